@@ -183,7 +183,7 @@ class Cluster:
             return entry.route
         asked = self._question(entry.sought, beside=True)
         asked.renews = True
-        if wait_s > 0 and age_s >= OVERDUE_POLLS * self._poll_interval_s and not asked.in_vain:
+        if wait_s > 0 and age_s >= OVERDUE_POLLS * self._poll_interval_s and not self._is_silent:
             done, _ = await asyncio.wait((asked.task,), timeout=wait_s)
             asked.in_vain = not done and self.clock() - asked.asked_s >= IN_VAIN_S
             entry = self._entry(entry.sought[0]) or entry
@@ -235,14 +235,19 @@ class Cluster:
 
     @property
     def is_settled(self) -> bool:
-        """Whether a question that is under way, if any, has had its time."""
-        return all(asked.in_vain for asked in self._under_way)
+        """Whether nothing is under way that is worth a wait."""
+        return not self._under_way or self._is_silent
+
+    @property
+    def _is_silent(self) -> bool:
+        """Whether a question of now has had its time: nobody waits for another one, as the same name servers are asked."""
+        since_s = self.clock() - self._poll_interval_s
+        return any(asked.in_vain and asked.asked_s > since_s for asked in self._under_way)
 
     async def settled(self, timeout_s: float = IN_VAIN_S) -> None:
-        """Wait, so long at most, for the questions under way, once for each: their loop will stand still."""
-        left = [asked.task for asked in self._under_way if not asked.in_vain]
-        if left:
-            await asyncio.wait(left, timeout=timeout_s)
+        """Wait, so long at most, for the questions under way: their loop will stand still. Once for all of them."""
+        if not self.is_settled:
+            await asyncio.wait([asked.task for asked in self._under_way], timeout=timeout_s)
         for asked in self._under_way:  # also those that one of these has asked
             asked.in_vain = True
 

@@ -84,9 +84,12 @@ class LoopThread:
         try:
             self._loop.run_forever()
         finally:
-            self._loop.close()  # first: from now on no call begins
-            for call in tuple(self._calls):
-                call.give_up()
+            self._end_loop()
+
+    def _end_loop(self) -> None:
+        self._loop.close()  # first: from now on no call begins
+        for call in tuple(self._calls):
+            call.give_up()
 
     @property
     def is_closed(self) -> bool:
@@ -150,7 +153,7 @@ class LoopThread:
         if self._loop.is_closed() or self.process.is_elsewhere:
             return
         if self._claim.acquire(blocking=False):
-            self._loop.close()
+            self._end_loop()
             return
         with contextlib.suppress(concurrent.futures.CancelledError):
             self.run(self._finish())
@@ -218,12 +221,17 @@ class _Call(Generic[T]):
     def __init__(self, coro: Coroutine[Any, Any, T]) -> None:
         self._coro = coro
         self._task: asyncio.Task[T] | None = None
+        self._failed: BaseException | None = None
         self.ended = threading.Lock()
         self.ended.acquire()
 
     def begin(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._coro)
-        self._task.add_done_callback(self._end)
+        try:
+            self._task = asyncio.get_running_loop().create_task(self._coro)
+            self._task.add_done_callback(self._end)
+        except BaseException as error:  # noqa: BLE001 - whoever waits hears it: want of memory, say
+            self._failed = error
+            self.give_up()
 
     def _end(self, task: asyncio.Task[T]) -> None:
         if not task.cancelled():
@@ -237,13 +245,15 @@ class _Call(Generic[T]):
             self._task.cancel()
 
     def give_up(self) -> None:
-        """The loop has ended."""
+        """The loop has ended, or did not take it."""
         if self._task is None:
             self._coro.close()
         if self.ended.locked():
             self.ended.release()
 
     def result(self) -> T:
+        if self._failed is not None:
+            raise self._failed
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise concurrent.futures.CancelledError
         return self._task.result()

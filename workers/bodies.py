@@ -52,6 +52,8 @@ BY_PLACE: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITION
 UNTYPED: Final = (inspect.Parameter.empty, Any, object, "Any", "object")
 OWN_SIGNATURE: Final = "leave functools.wraps out of the decorator, or set __signature__ of what it returns"
 """The way out for a wrapper of which the function behind it says the wrong things."""
+LAYERS_MAX: Final = 100
+"""An object may have a `__wrapped__` without an end, as one that answers to any name."""
 TYPES: Final = "bytes, str, a dataclass, TypedDict, NamedTuple, msgspec.Struct, pydantic model, dict or list"
 
 
@@ -257,7 +259,7 @@ def meaning_of(function: Any, annotation: Any) -> Any:
 
 def layers(function: Any) -> Iterator[Any]:
     """The function, and what stands behind a partial, a wrapper made with functools.wraps, or an instance's `__call__`."""
-    while True:
+    for _ in range(LAYERS_MAX):
         yield function
         if isinstance(function, functools.partial):
             function = function.func

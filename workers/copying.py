@@ -17,7 +17,7 @@ import numbers
 import sys
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, ValuesView
+from collections.abc import Callable, Generator, Iterable, Iterator, Sized, ValuesView
 from typing import Any, Final, cast
 
 import pyarrow
@@ -56,8 +56,8 @@ _NO_ROWS: Final = (
 _HOLD_ALL: Final[frozenset[Any]] = frozenset(
     {list, tuple, set, frozenset, deque, type(_NO_ENTRIES.keys()), type(_NO_ENTRIES.values())}
 )
-_EMPTY: Final[frozenset[Any]] = _HOLD_ALL | _DICTS | {range, bytearray, type(_NO_ENTRIES.items())}
-"""Of these an empty one has no rows. Of a class of the user's it may be a row all the same."""
+_EMPTY_OF: Final = frozenset({"builtins", "collections", "array", "numpy", "pandas", "polars", "pyarrow"})
+"""Of what these define something empty has no rows. Of a class of the user's it may be a row all the same."""
 
 
 class RowError(RocketcrewError):
@@ -97,8 +97,10 @@ def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
 def _has_no_rows(returned: object) -> bool:
     if isinstance(returned, _NO_ROWS):
         return True
-    if type(returned) in _EMPTY and not returned:
-        return True
+    if str(type(returned).__module__).partition(".")[0] in _EMPTY_OF:
+        with contextlib.suppress(TypeError):  # an array without a length
+            if len(cast("Sized", returned)) == 0:
+                return True
     return returned.__class__ in (list, tuple, set, frozenset) and all(
         isinstance(each, _NO_ROWS) for each in cast("Iterable[object]", returned)
     )

@@ -13,6 +13,7 @@ the offset of what is finished: it is tried a few times, and what is given up is
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Mapping
 
 from ...durable.intervals import Intervals
@@ -497,8 +498,8 @@ class Assigning:
             self.s.unfinished_at_stop += pq.unfinished - pq.never_begun
             if q.moved_to < 0:
                 # It is in our journal, but another member begins at the committed offset.
-                head = pq.head_offset
-                self.s.uncommitted_at_stop += max(0, head - q.committed) + pq.ledger.finished_above(head).total()
+                head, group = pq.head_offset, q.committed if q.committed >= 0 else pq.ledger.begin
+                self.s.uncommitted_at_stop += max(0, head - group) + pq.ledger.finished_above(head).total()
         if q.ours and pq.mq.topic in self.s.topics:
             self._awaited.add(pq.mq)
         if q.forgets:
@@ -575,7 +576,8 @@ class Assigning:
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
         q.commit_asked, moves = offset, q.moved_to >= 0
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), q.committed, moves))
+        known = min(q.committed, q.back_at)
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), known, moves))
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
@@ -625,7 +627,7 @@ class Assigning:
     def _confirmed(self, q: PulledQueue, offset: int, now: float) -> None:
         mq = q.pq.mq
         self.s.counters.commits += 1
-        q.committed_at = now
+        q.committed_at, q.back_at = now, sys.maxsize
         if self.s.charges.forget_below(mq, offset):
             self.s.charges_over()
         if q.moved_to == offset:

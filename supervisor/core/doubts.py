@@ -172,9 +172,9 @@ class Doubts:
         if again:
             self._restart(q.pq, now)
         else:
-            q.doubted_at, q.committed_at, q.left_to = inf, -inf, -1
+            q.doubted_at, q.committed_at, q.left_to, q.back_at = inf, -inf, -1, offset
             if q.pq.state is QueueState.DRAINING:
-                q.committed = offset  # its commits are guarded: they go on from what is known to be there
+                q.committed = offset
 
     def _tell_went_back(self) -> None:
         """One line for all queues of a broker, when the last of those that were asked for together is answered."""
@@ -202,6 +202,8 @@ class Doubts:
         q = self.s.pulled.get(answer.handle)
         if answer.left_at < 0 or q is None or answer.left_at > answer.offset:
             return True
+        if answer.left_at >= q.committed:
+            return False  # the group was found further back since this was asked for
         return q.pq.state is not QueueState.ASSIGNED and not (self.s.stopping and q.in_doubt and q.moved_to < 0)
 
     def _soon(self, topic: str, now: float) -> None:

@@ -11,6 +11,7 @@ the old one ended and are dropped (docs/protocol.md has Java's). What one pop br
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -208,7 +209,7 @@ class PulledQueue:
     """
 
     __slots__ = (
-        "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
+        "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
         "last_pull", "left_to", "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending",
         "refusals", "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
@@ -222,8 +223,9 @@ class PulledQueue:
         """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
-        self.left_to = -1
-        """The offset of a commit that found the group further, and left it there: not asked again at each persist."""
+        self.left_to, self.back_at = -1, sys.maxsize
+        """The offset of a commit that found the group further, and left it there: not asked again at each persist. And where
+        the group was found behind `committed`, until a commit is confirmed: guarded ones go on from there."""
         self.doubted_at = float("inf")
         """Since when another member may have gone on with it unnoticed; inf = it is ours (doubts.py)."""
         self.cut_off_at = 0.0

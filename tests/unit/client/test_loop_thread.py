@@ -7,7 +7,8 @@ import concurrent.futures
 import gc
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -100,3 +101,20 @@ def test_a_call_that_the_loop_does_not_come_back_to_ends_with_it() -> None:
     threading.Thread(target=call, daemon=True).start()
     assert isinstance(said.result(DEADLINE_S), concurrent.futures.CancelledError)
     assert thread.is_closed
+
+
+def test_a_call_of_which_the_loop_can_make_no_task_raises_why() -> None:
+    def refuses(_loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **_: object) -> asyncio.Task[Any]:
+        raise MemoryError(f"no room for {coro.__name__}")
+
+    async def refuse() -> None:
+        asyncio.get_running_loop().set_task_factory(refuses)
+
+    async def work() -> None: ...
+
+    thread = LoopThread()
+    thread.run(refuse())
+    with pytest.raises(MemoryError, match="no room for work"):
+        thread.run(work())
+    thread.call(lambda: asyncio.get_running_loop().set_task_factory(None))
+    thread.close()

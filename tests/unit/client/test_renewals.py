@@ -116,6 +116,21 @@ async def test_a_question_that_had_its_time_before_the_loop_stood_still_is_not_w
         await cluster.settled(LONG_S)
 
 
+async def test_a_silent_name_server_is_waited_for_once_and_not_for_each_topic():
+    async with standing_still() as (cluster, remoting, clock):
+        asking = asyncio.create_task(cluster.route("u"))
+        await remoting.asked(2)
+        remoting.answers[1].set_result(route_of("a"))
+        await asking
+        clock.now_s += 59
+        await cluster.route("t")
+        await cluster.settled(1e-3)
+        await remoting.asked(3)
+        assert await cluster.publish_route("u", wait_s=LONG_S) == route_of("a")
+        assert cluster.is_settled
+        await remoting.asked(4)
+
+
 async def test_a_renewal_that_a_refresh_joins_is_logged_once():
     async with standing_still() as (cluster, remoting, clock):
         clock.now_s += 30

@@ -218,6 +218,24 @@ def test_a_stop_says_what_the_group_is_behind_also_where_all_was_committed(make:
     assert (finished.uncommitted, finished.clean) == (2, False)
 
 
+@pytest.mark.parametrize(
+    "leaves", [lambda bench: bench.core.handle(ev.Stop(), bench.now), lambda bench: bench.revoke()]
+)
+def test_what_a_broker_forgot_is_told_to_it_though_the_queue_leaves_before_the_next_persist(
+    make: Make, leaves: Callable[[Bench], None]
+) -> None:
+    """The last commit is guarded, and took the lower offset for somebody else's: the stop was called clean."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    answered(bench, 0)  # it was killed
+    leaves(bench)
+    last = bench.one(act.Commit)
+    assert (last.offset, last.guarded, last.known) == (2, True, 0)
+    bench.core.handle(ev.Committed(handle, 2, ok=True), bench.now)
+    assert [(finished.uncommitted, finished.clean) for finished in bench.take(act.Finished)] in ([(0, True)], [])
+
+
 def test_a_commit_that_finds_the_group_further_is_no_error_and_not_asked_each_time(make: Make) -> None:
     bench, handle = running(make)
     lost(bench)
@@ -531,6 +549,29 @@ def stopping(make: Make, after: Callable[[Bench], None]) -> tuple[Bench, Message
     bench.core.handle(ev.SalvageComplete(worker_id), bench.now)
     bench.none(act.DispatchOrdered)
     return bench, mq
+
+
+def test_a_guard_that_looked_before_the_group_was_found_further_back_says_nothing(make: Make) -> None:
+    """The stop took it for done, and the last commit the lower offset for somebody else's."""
+    bench, mq, handle = in_order(make)
+    first_done(bench)
+    assert bench.persist() == [1]
+    first_done(bench)
+    in_hand = bench.one(act.DispatchOrdered).chunks[0].chunk
+    lost(bench)
+    bench.core.handle(ev.Stop(), bench.now)
+    for commit in bench.take(act.Commit):
+        bench.core.handle(ev.Committed(handle, commit.offset, ok=False), bench.now)
+    granted(bench, mq)
+    asked = bench.one(act.FetchOffset)
+    bench.core.handle(ev.Persist(), bench.now)
+    under_way = bench.one(act.Commit)
+    bench.core.handle(ev.Opened(asked.handle, 0), bench.now)  # the broker was killed
+    bench.core.handle(ev.Committed(handle, under_way.offset, ok=True, left_at=0), bench.now)
+    assert bench.core.state.pulled[handle].committed == 0
+    bench.done(in_hand)
+    bench.pass_ms(1000)
+    assert {commit.known for commit in bench.take(act.Commit)} == {0}
 
 
 def nothing(_bench: Bench) -> None:

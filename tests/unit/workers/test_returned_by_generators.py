@@ -8,11 +8,14 @@ import datetime
 import decimal
 import enum
 import uuid
-from collections import Counter, deque
+from array import array
+from collections import Counter, OrderedDict, UserDict, deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import pyarrow
 import pytest
 import structlog
 
@@ -156,7 +159,13 @@ def test_what_is_empty_by_a_class_of_the_user_s_may_be_a_row_all_the_same(return
         list(to_the_end(ending(returned, {"a": 1})))
 
 
-@pytest.mark.parametrize("returned", [range(0), deque[int](), Counter[str](), bytearray(), {}.keys()])
+@pytest.mark.parametrize(
+    "returned",
+    [
+        range(0), deque[int](), Counter[str](), bytearray(), {}.keys(), OrderedDict[str, int]().items(), UserDict[str, int](),
+        array("i"), memoryview(b""), MappingProxyType[str, int]({}), pyarrow.table({}),
+    ],
+)  # fmt: skip
 def test_what_is_empty_has_no_rows(returned: object) -> None:
     assert list(to_the_end(ending(returned, {"a": 1}))) == [{"a": 1}]
 

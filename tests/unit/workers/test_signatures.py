@@ -378,3 +378,20 @@ def test_a_handler_written_as_a_file(written: str, meant: str) -> None:
     with pytest.raises(UsageError) as caught:
         describe(written)
     assert f'did you mean "{meant}"?' in str(caught.value)
+
+
+class AnswersToAnyName:
+    """As a proxy of another machine's functions does."""
+
+    def __getattr__(self, name: str) -> AnswersToAnyName:
+        return AnswersToAnyName()
+
+    def __call__(self, message: Message) -> None: ...
+
+
+def test_wrappers_without_an_end_are_looked_at_so_far() -> None:
+    def wraps_itself(message: Message) -> None: ...
+
+    wraps_itself.__wrapped__ = wraps_itself  # pyright: ignore[reportFunctionMemberAccess]
+    for function in (wraps_itself, AnswersToAnyName()):
+        assert refusal(Handler(function)) is None
