@@ -27,7 +27,8 @@ from .positions import Facts, shorter
 ANEW, LOST_END = "the topic was made anew", "a broker lost the queue's end"
 SOUND_S = 60.0
 """A look costs a pull of one message, which may be large, and there are ten looks a second. A queue that is as long as before
-is nearly always the same; one that lost its end and was filled to the same length is found out after this time."""
+is nearly always the same; one that lost its end and was filled to the same length is found out after this time, or when the
+next batch would go on in it."""
 
 
 class Sound(NamedTuple):

@@ -169,12 +169,13 @@ def from_json(told: Mapping[str, Any]) -> Offsets:
 
 
 def marks_from_json(told: Mapping[str, Any]) -> Marks:
-    """The marks from Spark's checkpoint; none in that of an older version."""
+    """The marks from Spark's checkpoint; none in that of an older version, nor of a queue that was taken out of it."""
     return {
         MessageQueue(topic, broker, int(queue_id)): Mark(*mark)
         for topic, brokers in told.get(MARKS, {}).items()
         for broker, queues in brokers.items()
         for queue_id, mark in queues.items()
+        if queue_id in told.get(topic, {}).get(broker, {})
     }
 
 

@@ -4,7 +4,8 @@
   run again, it has the same rows. The checkpoint alone decides where a query goes on; options and group only where it begins.
   That is written into the end of the first batch (`@begin`), as Spark does not keep it.
 - With the offsets Spark keeps a mark of each queue that was read: offset and store time of the last message (marks.py). It is
-  looked at before each batch, unless it was there a moment ago, and before one is run again that another process has planned.
+  looked at before each batch that goes on behind it, and before one is run again that another process has planned. While a
+  queue has nothing to read it is looked at only now and then.
 - The group's offset at brokers is for people who look at the lag. It is told when the next batch is looked for, because
   then the last one is complete; Spark's own `commit` comes a batch later, and never for the last one. Where a query begins is
   not told: another one may have come further. A group at whose offsets it began stands in the checkpoint: nothing is told to
@@ -155,9 +156,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest = dict(ends)
         ends = self._chosen(begin, ends, limit)
         if ends == begin:
-            return start
+            # Also an empty first batch says where it began. Once: the next one starts with that.
+            return link.run(self._marked(looker, start, ends)) if begin and self._is_first(start) else start
+        planned = link.run(self._marked(looker, start, ends))
+        if changed := link.run(self._changed(looker, begin, marks, ends)):
+            for queue in changed:
+                self._sound.pop(queue, None)
+            return self._next_end(link, looker, start, limit)  # this look finds it out
         self._batch_s = self._clock()
-        return link.run(self._marked(looker, start, ends))
+        return planned
 
     def _chosen(self, begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         """What of it the next batch takes."""
@@ -181,18 +188,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._facts = facts = await looker.facts(await looker.queues(self._away))
         fail = self._reading.options.fail_on_data_loss
         now_s = self._clock()
-        stored_ms = await looker.stored_at(looks_for(marks, facts, self._sound, now_s))
+        short = shorter(begin, facts)  # these were longer in between: they are looked at
+        sound = {queue: seen for queue, seen in self._sound.items() if queue not in short}
+        stored_ms = await looker.stored_at(looks_for(marks, facts, sound, now_s))
         self._sound |= {
             queue: Sound(marks[queue], facts[queue].maximum, now_s)
             for queue, ms in stored_ms.items()
             if ms == marks[queue].stored_ms
         }
         others = await self._go_on(looker, marks, facts, stored_ms)
-        back = same_and_shorter(begin, marks, facts, stored_ms) | others
+        same = same_and_shorter(begin, marks, facts, stored_ms)
+        back = same | others
         if back and fail:
             raise refused(back, facts)
         hints = what_happened(back, facts)
-        since = {} if fail else await self._since(looker, shorter(begin, facts))
+        since = {} if fail else await self._since(looker, short)
+        since |= {queue: max(since[queue], marks[queue].offset + 1) for queue in same.keys() & since.keys()}
         earliest = back | {queue: min(at, back.get(queue, at)) for queue, at in since.items()}
         ends = known_ends(begin, facts, earliest, fail=fail)
         for queue, end in ends.items():
@@ -205,6 +216,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("queue_away", **place_keys(queue, begin[queue]), hint="what it has from there on waits")
         self._queues_away = away
         return ends
+
+    async def _changed(self, looker: Looker, begin: Offsets, marks: Marks, ends: Offsets) -> Marks:
+        """The marks that are gone behind which the next batch would go on.
+
+        Asked for after the new marks: where the old one is still there, the new one is of the same queue.
+        """
+        moved = {queue: mark for queue, mark in marks.items() if ends[queue] > begin[queue]}
+        return gone(moved, self._facts, await looker.stored_at(looks_for(moved, self._facts, {}, 0.0)))
 
     async def _go_on(
         self,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import structlog.testing
-from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.access import Access
@@ -169,7 +168,7 @@ class Stream:
     def plan(self) -> None:
         self.clock.now_s += 1
         self.begin = self.end or self.reader.initialOffset()
-        self.end = self.reader.latestOffset(self.begin, ReadAllAvailable())
+        self.end = self.reader.latestOffset(self.begin, self.reader.getDefaultReadLimit())
 
     def read(self) -> None:
         for part in self.reader.partitions(self.begin, self.end):
@@ -229,6 +228,17 @@ def test_an_end_that_a_broker_lost_costs_no_row_that_came_since_and_repeats_none
         stream.plan()
 
 
+def test_a_queue_that_was_taken_out_of_the_checkpoint_has_no_mark(topic: Access) -> None:
+    """It is new to the stream again, and one that is away for long may have no route."""
+    stream = Stream(topic)
+    away = MessageQueue("orders", "broker-z", 3)
+    told = to_json({Q0: 8, away: 1}, {Q0: Mark(7, 1_000), away: Mark(0, 1_000)})
+    del told["orders"]["broker-z"]
+    stream.end = told
+    stream.run()
+    assert (stream.taken(), set(marks_from_json(stream.end))) == (rows(8, 10, 1_000), {Q0})
+
+
 def test_a_mark_of_an_early_version_shows_that_only_the_end_was_lost(topic: Access) -> None:
     stream = Stream(topic)
     stream.end = to_json({Q0: 40_000}, {Q0: Mark(3, 1_000)})
@@ -253,6 +263,22 @@ def test_a_process_that_has_seen_the_queue_reads_what_came_since_though_the_mark
     stream.taken()
     stream.run(2)
     assert stream.taken() == rows(10, 12, 71_000)
+
+
+@pytest.mark.parametrize("since", [0, 2])
+def test_what_lies_before_a_mark_that_is_still_there_is_not_read_again(
+    topic: Access, wall: WallClock, since: int
+) -> None:
+    """A later batch left no mark; it was stored in the minute before, as all was."""
+    stream = Stream(topic)
+    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    wall.set_ms = 2_000
+    stream.run()
+    stream.end = to_json({Q0: 14}, {Q0: Mark(9, 1_000)})
+    send(topic, wall, since, 3_000)
+    stream.taken()
+    stream.run(2)
+    assert stream.taken() == rows(10, 10 + since, 3_000)
 
 
 @pytest.mark.parametrize("batches", [1, 2])
@@ -299,16 +325,14 @@ def test_a_topic_made_anew_is_read_whole_also_when_it_is_as_long_as_before(
     assert stream.taken() == rows(count, count + 1, 9_001)
 
 
-def count_pulls(broker: EmbeddedBroker) -> list[int]:
-    """The offsets that are pulled."""
-    pulls: list[int] = []
+def count_pulls(broker: EmbeddedBroker, pulls: list[int]) -> None:
+    """Into `pulls`: the offsets that are pulled."""
 
     def count(command: Command) -> None:
         if command.code == RequestCode.PULL_MESSAGE:
             pulls.append(int(command.fields["queueOffset"]))
 
     broker.intercepts.append(count)
-    return pulls
 
 
 @pytest.mark.parametrize("option", ["minOffsetsPerTrigger", "none"])
@@ -318,7 +342,8 @@ def test_a_mark_that_was_there_is_not_pulled_again_while_the_queue_is_as_long(
     waits = option == "minOffsetsPerTrigger"
     stream = Stream(topic, **({option: "1000"} if waits else {}))
     stream.run()
-    pulls = count_pulls(broker)
+    pulls: list[int] = []
+    count_pulls(broker, pulls)
     if waits:
         send(topic, wall, 1, 2_000)
     looks: list[int] = []
@@ -348,6 +373,61 @@ def test_a_queue_filled_again_to_the_same_length_is_found_out_by_a_process_that_
         return
     stream.run(2)
     assert stream.taken() == rows(0, 10, 9_000)
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_queue_filled_again_to_the_same_length_is_found_out_before_a_backlog_goes_on(
+    topic: Access, wall: WallClock, fail: str
+) -> None:
+    stream = Stream(topic, failOnDataLoss=fail, maxOffsetsPerTrigger="4")
+    stream.run()
+    assert stream.taken() == rows(0, 4, 1_000)
+    make_anew(topic)
+    send(topic, wall, 10, 9_000)
+    if fail == "true":
+        with pytest.raises(DataLossError, match="the topic was made anew since it was read"):
+            stream.plan()
+        return
+    stream.run(4)
+    assert stream.taken() == rows(0, 10, 9_000)
+
+
+class Meanwhile(Clock):
+    """Something happens the next time that somebody asks for the time, after `begun`."""
+
+    def __init__(self, now_s: float, begun: list[int], happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.now_s = now_s
+        self._begun = begun
+        self._happens: Callable[[], None] | None = happens
+
+    def __call__(self) -> float:
+        if self._begun and (happens := self._happens):
+            self._happens = None
+            happens()
+        return super().__call__()
+
+
+def test_a_topic_made_anew_between_the_look_and_the_plan_is_read_whole(
+    topic: Access, broker: EmbeddedBroker, wall: WallClock
+) -> None:
+    """The mark of the plan would be one of the new topic, and show nothing any more."""
+
+    def anew() -> None:
+        make_anew(topic)
+        send(topic, wall, 12, 9_000)
+
+    stream = Stream(topic, maxOffsetsPerTrigger="4")
+    pulls: list[int] = []
+    stream.clock = Meanwhile(0.0, pulls, anew)
+    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock)
+    stream.run()
+    assert stream.taken() == rows(0, 4, 1_000)
+    send(topic, wall, 1, 2_000)  # so that the mark is looked at
+    count_pulls(broker, pulls)
+    stream.run(4)
+    assert stream.taken() == rows(0, 12, 9_000)
+    assert pulls[0] == 3
 
 
 def test_a_topic_made_anew_before_a_stream_from_the_latest_has_read_anything_is_read_whole(

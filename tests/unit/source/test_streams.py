@@ -395,6 +395,24 @@ def test_the_first_batch_is_not_run_again_without_a_queue_that_is_away(filled: A
     assert len(back.partitions(back.initialOffset(), end)) == 4
 
 
+def test_an_empty_first_batch_says_where_it_began_and_is_the_only_empty_one(filled: Access, clock: Any) -> None:
+    given = '{"orders": {"broker-a": {"0": 10, "1": 10, "2": 10, "3": 10}}}'
+    first = stream(filled, clock, startingOffsets=given, minOffsetsPerTrigger="1000")
+    start = first.initialOffset()
+    end = first.latestOffset(start, ReadMinRows(1000))
+    assert from_json(end[BEGIN]) == from_json(end) == from_json(start)
+    assert first.partitions(start, end) == []
+    clock.now_s += 1
+    assert first.latestOffset(end, ReadMinRows(1000)) == end
+    with_queues(filled, 2)
+    again = stream(filled, clock, startingOffsets="earliest")
+    assert again.partitions(again.initialOffset(), end) == []
+    with_queues(filled, 4)
+    send(filled, 1)
+    clock.now_s += 1
+    assert counts(end, first.latestOffset(end, ReadMinRows(1000))) == [1, 1, 1, 1], "no batch before to wait after"
+
+
 @pytest.mark.parametrize("restarted", [True, False])
 def test_a_topic_made_anew_and_longer_than_it_was_is_not_read_from_the_middle(
     filled: Access, clock: Any, restarted: bool
