@@ -131,22 +131,13 @@ async def test_a_silent_name_server_is_waited_for_once_and_not_for_each_topic():
         await remoting.asked(4)
 
 
-async def test_a_renewal_that_a_refresh_joins_is_logged_once():
+@pytest.mark.parametrize(("old_s", "ask"), [(30, Cluster.route), (0, Cluster.look_again)])
+async def test_a_question_that_a_refresh_joins_is_logged_once(old_s, ask):
     async with standing_still() as (cluster, remoting, clock):
-        clock.now_s += 30
+        clock.now_s += old_s
         with structlog.testing.capture_logs() as lines:
-            await cluster.route("t")
-            refreshing = asyncio.create_task(cluster.refresh())
-            await remoting.asked(2)
-            remoting.answers[1].set_exception(UnreachableError("ns:9876", "no answer"))
-            await refreshing
-        assert [line["topic"] for line in lines if line["event"] == "route_not_renewed"] == ["t"]
-
-
-async def test_a_refresh_that_joins_who_looks_for_a_broker_is_logged():
-    async with standing_still() as (cluster, remoting, _):
-        with structlog.testing.capture_logs() as lines:
-            cluster.look_again("t")
+            if (asking := ask(cluster, "t")) is not None:
+                await asking
             refreshing = asyncio.create_task(cluster.refresh())
             await remoting.asked(2)
             remoting.answers[1].set_exception(UnreachableError("ns:9876", "no answer"))

@@ -462,25 +462,26 @@ def test_a_reset_that_the_broker_tells_in_doubt_is_committed_as_ever(make: Make)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(300, False)]
 
 
-def test_without_its_lock_a_queue_is_corrected_with_a_look_at_the_offset(make: Make) -> None:
+def locked(make: Make) -> tuple[Bench, MessageQueue, int]:
+    """A queue that is handled in order, with its lock."""
     bench = make(order="queue", locks=True)
     mq = bench.queue()
     bench.members([0])
     bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
     handle = bench.one(act.FetchOffset).handle
     bench.core.handle(ev.Opened(handle, 0), bench.now)
+    return bench, mq, handle
+
+
+def test_without_its_lock_a_queue_is_corrected_with_a_look_at_the_offset(make: Make) -> None:
+    bench, mq, handle = locked(make)
     bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
     moved(bench, handle, 500, min_offset=500)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
 
 
 def test_without_its_lock_a_queue_commits_with_a_look_at_the_offset(make: Make) -> None:
-    bench = make(order="queue", locks=True)
-    mq = bench.queue()
-    bench.members([0])
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    handle = bench.one(act.FetchOffset).handle
-    bench.core.handle(ev.Opened(handle, 0), bench.now)
+    bench, mq, handle = locked(make)
     bench.worker("w1")
     bench.found(handle, [0])
     bench.done(bench.one(act.DispatchOrdered).chunks[0].chunk)
@@ -491,12 +492,7 @@ def test_without_its_lock_a_queue_commits_with_a_look_at_the_offset(make: Make) 
 
 def in_order(make: Make) -> tuple[Bench, MessageQueue, int]:
     """A locked queue with the messages 0 to 4, the first of which is in hand."""
-    bench = make(order="queue", locks=True)
-    mq = bench.queue()
-    bench.members([0])
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    handle = bench.one(act.FetchOffset).handle
-    bench.core.handle(ev.Opened(handle, 0), bench.now)
+    bench, mq, handle = locked(make)
     bench.worker("w1")
     bench.found(handle, range(5))
     return bench, mq, handle
