@@ -157,7 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._chosen(begin, ends, limit)
         if ends == begin:
             # Also an empty first batch says where it began. Once: the next one starts with that.
-            return link.run(self._marked(looker, start, ends)) if begin and self._is_first(start) else start
+            return link.run(self._marked(looker, start, ends)) if begin and self._is_first(start, begin) else start
         planned = link.run(self._marked(looker, start, ends))
         if changed := link.run(self._changed(looker, begin, marks, ends)):
             for queue in changed:
@@ -191,11 +191,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         short = shorter(begin, facts)  # these were longer in between: they are looked at
         sound = {queue: seen for queue, seen in self._sound.items() if queue not in short}
         stored_ms = await looker.stored_at(looks_for(marks, facts, sound, now_s))
-        self._sound |= {
-            queue: Sound(marks[queue], facts[queue].maximum, now_s)
-            for queue, ms in stored_ms.items()
-            if ms == marks[queue].stored_ms
-        }
+        self._found(marks, stored_ms, now_s)
         others = await self._go_on(looker, marks, facts, stored_ms)
         same = same_and_shorter(begin, marks, facts, stored_ms)
         back = same | others
@@ -243,17 +239,21 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         stored_ms = await looker.stored_at(places)
         new = left(marks, ends, places, stored_ms)
         self._before |= {queue: marks[queue] for queue, ms in stored_ms.items() if ms is not None and queue in marks}
-        now_s = self._clock()
-        self._sound |= {
-            queue: Sound(new[queue], self._facts[queue].maximum, now_s)
-            for queue, ms in stored_ms.items()
-            if ms is not None
-        }
-        return to_json(ends, new, self._kept_group(start), begin if self._is_first(start) else None)
+        self._found(new, stored_ms, self._clock())
+        return to_json(ends, new, self._kept_group(start), begin if self._is_first(start, begin) else None)
 
-    def _is_first(self, start: dict[str, Any]) -> bool:
-        """Whether the batch from there is the first one. The end of an empty first batch has the same offsets."""
-        return from_json(start) == self._first and BEGIN not in start
+    def _found(self, marks: Marks, stored_ms: Mapping[MessageQueue, int | None], at_s: float) -> None:
+        """Remember the marks that were there."""
+        self._sound |= {
+            queue: Sound(marks[queue], self._facts[queue].maximum, at_s)
+            for queue, ms in stored_ms.items()
+            if ms is not None and ms == marks[queue].stored_ms
+        }
+
+    def _is_first(self, start: dict[str, Any], begin: Offsets) -> bool:
+        """Whether the batch from `start`, with the offsets `begin`, is the first one. The end of an empty first batch has the
+        same offsets."""
+        return BEGIN not in start and begin == self._first
 
     def _kept_group(self, start: dict[str, Any]) -> str:
         """The group at whose offsets the query began; the options say it where the checkpoint is from an early version."""
@@ -315,7 +315,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `initialOffset`."""
         first, last = from_json(start), from_json(end)
         options = self._reading.options
-        is_first = self._is_first(start)
+        is_first = self._is_first(start, first)
         ranges = ranges_between(from_json(end[BEGIN]) if is_first and BEGIN in end else first, last)
         if end != self._planned:  # it is run again
             if is_first and BEGIN not in end:

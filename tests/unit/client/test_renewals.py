@@ -380,14 +380,20 @@ async def test_an_answer_is_as_old_as_its_question():
         assert await cluster.route("t") == route_of("b")
 
 
+async def asked_once_more(cluster, remoting, clock):
+    """A question of long ago is out, and one of now, whose task this is."""
+    cluster.look_again("t")
+    await remoting.asked(2)
+    clock.now_s += 30
+    route = asyncio.create_task(cluster.route("t", refresh=True))
+    await remoting.asked(3)
+    return route
+
+
 @pytest.mark.parametrize("late", [route_of("a"), None])
 async def test_nobody_joins_a_question_of_long_ago_and_its_answer_replaces_no_newer_one(late):
     async with standing_still() as (cluster, remoting, clock):
-        cluster.look_again("t")
-        await remoting.asked(2)
-        clock.now_s += 30
-        route = asyncio.create_task(cluster.route("t", refresh=True))
-        await remoting.asked(3)
+        route = await asked_once_more(cluster, remoting, clock)
         remoting.answers[2].set_result(route_of("b"))
         assert await route == route_of("b")
         remoting.answers[1].set_result(late)
@@ -398,11 +404,7 @@ async def test_nobody_joins_a_question_of_long_ago_and_its_answer_replaces_no_ne
 
 async def test_a_question_of_long_ago_ends_with_the_cluster():
     async with standing_still() as (cluster, remoting, clock):
-        cluster.look_again("t")
-        await remoting.asked(2)
-        clock.now_s += 30
-        route = asyncio.create_task(cluster.route("t", refresh=True))
-        await remoting.asked(3)
+        route = await asked_once_more(cluster, remoting, clock)
         await cluster.close()
         with pytest.raises(asyncio.CancelledError):
             await route

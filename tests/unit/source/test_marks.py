@@ -159,11 +159,12 @@ class Stream:
         self.rows: list[tuple[int, bytes]] = []
         self.start()
 
-    def start(self, **options: str) -> None:
-        """Another process."""
+    def start(self, wall: WallClock | None = None, **options: str) -> None:
+        """Another process; with a wall clock of the test's."""
         self.given = read_options(self.options | options, streaming=True)
         self.clock = Clock()
-        self.reader = StreamReader(Reading(self.access, self.given, COLUMNS), self.clock)
+        walls = () if wall is None else (wall,)
+        self.reader = StreamReader(Reading(self.access, self.given, COLUMNS), self.clock, *walls)
 
     def plan(self) -> None:
         self.clock.now_s += 1
@@ -255,7 +256,7 @@ def test_a_process_that_has_seen_the_queue_reads_what_came_since_though_the_mark
     topic: Access, wall: WallClock
 ) -> None:
     stream = Stream(topic)
-    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    stream.start(wall)
     wall.set_ms = 70_000
     stream.run()
     stream.end = to_json({Q0: 14}, {Q0: Mark(3, 1_000)})
@@ -271,7 +272,7 @@ def test_what_lies_before_a_mark_that_is_still_there_is_not_read_again(
 ) -> None:
     """A later batch left no mark; it was stored in the minute before, as all was."""
     stream = Stream(topic)
-    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    stream.start(wall)
     wall.set_ms = 2_000
     stream.run()
     stream.end = to_json({Q0: 14}, {Q0: Mark(9, 1_000)})
@@ -287,7 +288,7 @@ def test_a_process_that_has_seen_the_queue_passes_over_nothing_that_a_clock_behi
 ) -> None:
     """What was read in the batch before is not read again, though it was stored in the minute before."""
     stream = Stream(topic)
-    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    stream.start(wall)
     stream.run()
     wall.set_ms = 500_500
     for at_ms in (490_000, 495_000)[: batches - 1]:

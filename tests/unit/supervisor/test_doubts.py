@@ -395,6 +395,14 @@ def opened_again(bench: Bench, offset: int) -> int:
     return handle
 
 
+def reads_again(bench: Bench, handle: int, *, told: int, group_at: int) -> None:
+    """What it was moved to is in, and it goes on where the group is, with nothing to tell."""
+    bench.core.handle(ev.Committed(handle, told, ok=True), bench.now)
+    opened_again(bench, group_at)
+    bench.none(act.Commit)
+    assert [pull.offset for pull in bench.take(act.Pull)] == [group_at]
+
+
 @BOTH
 def test_a_correction_in_doubt_leaves_an_offset_that_went_on_elsewhere(
     make: Make, doubt: Callable[[Bench], None]
@@ -404,10 +412,7 @@ def test_a_correction_in_doubt_leaves_an_offset_that_went_on_elsewhere(
     doubt(bench)
     moved(bench, handle, 500, min_offset=500)
     assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(500, True, 0)]
-    bench.core.handle(ev.Committed(handle, 500, ok=True), bench.now)
-    opened_again(bench, 562)
-    bench.none(act.Commit)
-    assert [pull.offset for pull in bench.take(act.Pull)] == [562]
+    reads_again(bench, handle, told=500, group_at=562)
 
 
 def test_a_correction_backwards_is_committed_when_the_broker_says_it_once_more(make: Make) -> None:
@@ -449,10 +454,7 @@ def test_a_correction_in_doubt_that_meets_its_deadline_is_left_to_the_broker(mak
     moved(bench, handle, 500, min_offset=500)
     bench.pass_ms(bench.config.drain_deadline_ms)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
-    bench.core.handle(ev.Committed(handle, 500, ok=True), bench.now)
-    opened_again(bench, 562)
-    bench.none(act.Commit)
-    assert [pull.offset for pull in bench.take(act.Pull)] == [562]
+    reads_again(bench, handle, told=500, group_at=562)
 
 
 def test_a_reset_that_the_broker_tells_in_doubt_is_committed_as_ever(make: Make) -> None:
