@@ -30,6 +30,9 @@ class BrokersOffsets:
         self._group = group
         self._forgotten: dict[tuple[str, str], set[int]] = {}
         """(broker, topic) that had no offset any more, and the queues that have one of ours since."""
+        self._asking: dict[tuple[str, str], asyncio.Lock] = {}
+        self._asked: dict[tuple[str, str], tuple[int, int]] = {}
+        """How many questions about a (broker, topic) were begun, and the number of the last one that was answered."""
 
     async def find(self, mq: MessageQueue) -> tuple[int, str] | None:
         """(offset, where it comes from), None without one."""
@@ -51,11 +54,23 @@ class BrokersOffsets:
         stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
         if stored != 0 or known <= 0:
             return stored
-        place = (mq.broker_name, mq.topic)
-        if not await self._operations.has_offsets(self._group, mq):
-            self._forgotten[place] = set()
-        since = self._forgotten.get(place)
+        await self._look_for_any(mq)
+        since = self._forgotten.get((mq.broker_name, mq.topic))
         return stored if since is None or mq.queue_id in since else None
+
+    async def _look_for_any(self, mq: MessageQueue) -> None:
+        """Whether the broker has any offset of the topic: the answer tells all of the group's, so the queues that come while a
+        question is under way share the next one."""
+        place = (mq.broker_name, mq.topic)
+        came, _ = self._asked.get(place, (0, 0))
+        async with self._asking.setdefault(place, asyncio.Lock()):
+            begun, answered = self._asked.get(place, (0, 0))
+            if answered > came:
+                return  # begun since
+            self._asked[place] = (begun + 1, answered)
+            if not await self._operations.has_offsets(self._group, mq):
+                self._forgotten[place] = set()
+            self._asked[place] = (begun + 1, begun + 1)
 
     def committed(self, mq: MessageQueue) -> None:
         """The broker has one of ours."""
