@@ -68,7 +68,7 @@ def mount_table(path: Path = MOUNTS) -> list[Mount]:
 def parse_mounts(text: str) -> list[Mount]:
     """What /proc/self/mountinfo says, in its order (proc_pid_mountinfo(5)); lines of another form are passed over."""
     found: list[Mount] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):  # a folder may be named with another separator of lines
         before, separated, after = line.partition(" - ")
         words, facts = before.split(" "), after.split(" ")
         if separated and len(words) > 4 and len(facts) > 1:

@@ -20,7 +20,8 @@ from rocketcrew.durable.mounts import (
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.slot import take_slot
 
-TABLE = r"""
+TABLE = (
+    r"""
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
 30 22 0:25 / /home rw - nfs4 filer:/home rw,vers=4.2
 31 30 8:2 / /home/me/disk rw - xfs /dev/sdb1 rw
@@ -34,6 +35,8 @@ TABLE = r"""
 39 22 0:45 / /bucket rw - fuse s3fs rw
 half a line
 """
+    + "40 22 0:46 / /mnt/of\u2028two rw - nfs4 filer:/x rw\n"
+)
 MOUNTS = parse_mounts(TABLE)
 
 
@@ -52,6 +55,7 @@ MOUNTS = parse_mounts(TABLE)
         ("/smb/crew", "SMB"),
         ("/over/crew", ""),
         ("/bucket/crew", "s3fs by FUSE"),
+        ("/mnt/of\u2028two/crew", "NFS"),
     ],
 )
 def test_the_nearest_mount_decides(path: str, wrong: str) -> None:
