@@ -33,7 +33,7 @@ from .actions import (
 from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
-from .doubts import WITHHELD_S, is_guarded
+from .doubts import WITHHELD_S, guarded_from, is_forgotten, is_guarded
 from .events import Members
 from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
 from .ledger import Ledger
@@ -576,8 +576,7 @@ class Assigning:
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
         q.commit_asked, moves = offset, q.moved_to >= 0
-        known = min(q.committed, q.back_at)
-        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), known, moves))
+        self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), guarded_from(q), moves))
         return True
 
     def _commit_moved(self, q: PulledQueue, start: int) -> bool:
@@ -600,10 +599,11 @@ class Assigning:
         if q is None or q.commit_asked != offset:
             self.s.counters.late_answers += 1
             return
-        pq = q.pq
-        q.commit_asked = -1
+        pq, q.commit_asked = q.pq, -1
+        if not self.s.stopping and is_forgotten(q, left_at, now):
+            ok, q.back_at = False, left_at
         if ok and left_at > offset and pq.state is QueueState.ASSIGNED:
-            q.left_to, q.committed_at = offset, now
+            q.left_to, q.committed_at, q.back_at = offset, now, sys.maxsize
         elif ok:
             self._confirmed(q, offset, now)
         else:

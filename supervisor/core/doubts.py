@@ -24,6 +24,7 @@ its broker has corrected our offset, the group may be far beyond.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from math import inf
 
@@ -52,6 +53,19 @@ def is_guarded(q: PulledQueue, moves: bool) -> bool:
     if moves and q.moved_to >= 0:
         return q.move_in_doubt
     return q.in_doubt or not q.pq.locked or q.pq.state is QueueState.DRAINING
+
+
+def guarded_from(q: PulledQueue) -> int:
+    """The lowest offset of the group that a guarded commit of the queue goes over: what was committed, or where the group was
+    found behind that."""
+    return min(q.committed, q.back_at)
+
+
+def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
+    """Of a queue that ends in doubt, to be opened here again: whether its commit was left behind by a broker that was killed,
+    so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had that."""
+    again = q.pq.state is QueueState.DRAINING and q.ours and q.moved_to < 0 and q.pq.locked_until == inf
+    return again and q.in_doubt and 0 <= left_at < guarded_from(q) and now - q.cut_off_at < GONE_S
 
 
 class Doubts:
@@ -159,7 +173,7 @@ class Doubts:
         elif offset < q.committed:
             self._went_back(q, offset, now)
         else:
-            q.doubted_at, q.left_to = inf, -1
+            q.doubted_at, q.left_to, q.back_at = inf, -1, sys.maxsize
         return True
 
     def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
@@ -202,7 +216,7 @@ class Doubts:
         q = self.s.pulled.get(answer.handle)
         if answer.left_at < 0 or q is None or answer.left_at > answer.offset:
             return True
-        if answer.left_at >= q.committed:
+        if answer.left_at >= guarded_from(q):
             return False  # the group was found further back since this was asked for
         return q.pq.state is not QueueState.ASSIGNED and not (self.s.stopping and q.in_doubt and q.moved_to < 0)
 

@@ -87,9 +87,10 @@ class Locking:
         for mq in asked:
             pq = self.s.by_mq.get(mq)
             if pq is None:
-                if granted and mq in granted and mq not in self.s.lingering:
+                if (granted is None or mq in granted) and mq not in self.s.lingering:
                     stray.append(mq)
             elif granted is None:
+                self._unused.add(pq.handle)  # only the answer may have been lost
                 self._again(pq, now)
             else:
                 (ours if mq in granted else theirs).append(pq)
@@ -139,13 +140,16 @@ class Locking:
     def _denied(self, queues: list[ProcessQueue], now: float) -> None:
         self._refused.update(pq.handle for pq in queues if self.s.finishes(pq))
         self._lost(queues, now, "another member has them")
+        self._unused.difference_update(pq.handle for pq in queues)
 
     def _lost(self, queues: Iterable[ProcessQueue], now: float, why: str) -> None:
-        """The locks of these queues, all of one broker, do not hold any more."""
+        """The locks of these queues, all of one broker, do not hold any more here; there they may."""
         lost: list[ProcessQueue] = []
         for pq in queues:
-            if pq.locked and pq.state is not QueueState.OPENING:
-                lost.append(pq)
+            if pq.locked:
+                self._unused.add(pq.handle)
+                if pq.state is not QueueState.OPENING:
+                    lost.append(pq)
             pq.locked, pq.locked_until = False, float("-inf")
             self._again(pq, now)
         if lost:
@@ -183,7 +187,6 @@ class Locking:
     def doubt(self, broker_name: str, now: float) -> None:
         """The connection to a broker was lost: it may have restarted, and know none of our locks."""
         held = [pq for pq in self.s.queues.values() if pq.mq.broker_name == broker_name and pq.locked]
-        self._unused.update(pq.handle for pq in held)  # it may have gone on all the same
         self._lost(held, now, "the connection to their broker was lost")
 
     def ended(self, pq: ProcessQueue, now: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -56,10 +55,14 @@ class BrokersOffsets:
             return stored
         await self._look_for_any(mq)
         since = self._forgotten.get((mq.broker_name, mq.topic))
-        return stored if since is None or mq.queue_id in since else None
+        if since is None or mq.queue_id in since:
+            return stored
+        # The other question took its time: another member may have committed one meanwhile.
+        stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+        return stored or None
 
     async def _look_for_any(self, mq: MessageQueue) -> None:
-        """Whether the broker has any offset of the topic: the answer tells all of the group's, so the queues that come while a
+        """Whether the broker has any offset of the topic: the answer tells all of the group's, so queues that come while a
         question is under way share the next one."""
         place = (mq.broker_name, mq.topic)
         came, _ = self._asked.get(place, (0, 0))
@@ -130,24 +133,43 @@ class Commits:
                 raise
             return await self._store(replace(action, guarded=action.guarded or not action.moves))
 
-    async def _store(self, action: Commit) -> int:
-        """-1, or where the group is that a guarded commit leaves there."""
-        mq, place = action.mq, (action.mq.broker_name, action.mq.topic)
-        guarded = self._is_guarded(action)
-        if guarded:
-            stored = await self.offsets.stored(mq, action.known)
-            if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
-                self._known.pop(place, None)
-            elif not action.known <= stored < action.offset:
-                return -1 if stored == action.offset else stored
-        async with self._alone_if_first(mq):
-            if guarded or not self._is_guarded(action):
-                await self._operations.update_consumer_offset(self._group, mq, action.offset)
-                if (where := self._address(mq)) is not None:
-                    self._known[place] = where
-                self.offsets.committed(mq)
-                return -1
-        return await self._store(action)  # the queue is in doubt since it waits
+    async def _store(self, action: Commit, *, waited: bool = False) -> int:
+        """-1, or where the group is that a guarded commit leaves there.
+
+        One commit at a time until the first of a topic is in at that broker: a broker makes the group's table of a topic with
+        its first offset, and of several that come at once it keeps one (ConsumerOffsetManager.commitOffset): the others are
+        answered with success and are lost. Those that have `waited` for it look again: another member may have gone on.
+        """
+        if (left_at := await self._look(action, waited=waited)) is not None:
+            return left_at
+        if self.known(action.mq):
+            return await self._update(action)
+        async with self._first.setdefault((action.mq.broker_name, action.mq.topic), asyncio.Lock()):
+            if not self.known(action.mq):
+                left_at = await self._look(action, waited=True)
+                return await self._update(action) if left_at is None else left_at
+        return await self._store(action, waited=True)
+
+    async def _look(self, action: Commit, *, waited: bool) -> int | None:
+        """Where the group is that the commit leaves there, -1 where that is its offset. None = the commit may go over it, as
+        long as nothing else is waited for."""
+        if not self._is_guarded(action):
+            return None
+        stored = await self.offsets.stored(action.mq, action.known)
+        if stored is None:  # the broker was killed, or made to forget them (deleteSubGroup)
+            if not waited:  # else the topic has an offset since, of another queue
+                self._known.pop((action.mq.broker_name, action.mq.topic), None)
+        elif not action.known <= stored < action.offset:
+            return -1 if stored == action.offset else stored
+        return None
+
+    async def _update(self, action: Commit) -> int:
+        mq = action.mq
+        await self._operations.update_consumer_offset(self._group, mq, action.offset)
+        if (where := self._address(mq)) is not None:
+            self._known[mq.broker_name, mq.topic] = where
+        self.offsets.committed(mq)
+        return -1
 
     def _is_guarded(self, action: Commit) -> bool:
         """By now: since it was asked for it has waited, for what it depends on and for others."""
@@ -160,13 +182,3 @@ class Commits:
 
     def _address(self, mq: MessageQueue) -> str | None:
         return self._cluster.broker_address(mq.broker_name, only_this=False)
-
-    def _alone_if_first(self, mq: MessageQueue) -> contextlib.AbstractAsyncContextManager[None]:
-        """One commit at a time until the first of a topic is in at that broker.
-
-        A broker makes the group's table of a topic with its first offset, and of several that come at once it keeps one
-        (ConsumerOffsetManager.commitOffset): the others are answered with success and are lost.
-        """
-        if self.known(mq):
-            return contextlib.nullcontext()
-        return self._first.setdefault((mq.broker_name, mq.topic), asyncio.Lock())

@@ -10,7 +10,6 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.doubts import GONE_S, STOOD_STILL_S, WITHHELD_S
-from rocketcrew.supervisor.core.locking import LOCK_EXPIRES_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
 
@@ -19,7 +18,6 @@ from .conftest import TOPIC
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocketcrew.remoting.queues import MessageQueue
     from rocketcrew.supervisor.core.chunks import Chunk
 
     from .conftest import Bench
@@ -35,7 +33,16 @@ def stood_still(bench: Bench) -> None:
     bench.pass_ms(STOOD_STILL_S * 1000)
 
 
+def stops(bench: Bench) -> None:
+    bench.core.handle(ev.Stop(), bench.now)
+
+
+def is_revoked(bench: Bench) -> None:
+    bench.revoke()
+
+
 BOTH = pytest.mark.parametrize("doubt", [lost, stood_still])
+LEAVES = pytest.mark.parametrize("leaves", [stops, is_revoked])
 
 
 def running(make: Make, **config: object) -> tuple[Bench, int]:
@@ -172,8 +179,8 @@ def test_where_nothing_was_ever_committed_no_offset_went_back(make: Make) -> Non
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(0, False)]
 
 
-def frozen(make: Make) -> tuple[Bench, int]:
-    """A doubt that lasts; the broker was killed, and has forgotten the 2 that it had confirmed: it is at 1."""
+def in_a_long_doubt(make: Make) -> tuple[Bench, int]:
+    """The broker had confirmed 2, and a guarded commit of 3 is under way."""
     bench, handle = running(make)
     assert bench.persist() == [2]
     lost(bench)
@@ -183,6 +190,12 @@ def frozen(make: Make) -> tuple[Bench, int]:
         bench.done(chunk)
     bench.core.handle(ev.Persist(), bench.now)
     assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == [(3, 2)]
+    return bench, handle
+
+
+def frozen(make: Make) -> tuple[Bench, int]:
+    """The broker was killed meanwhile, and has forgotten the 2: it is at 1."""
+    bench, handle = in_a_long_doubt(make)
     bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=1), bench.now)
     return bench, handle
 
@@ -218,9 +231,7 @@ def test_a_stop_says_what_the_group_is_behind_also_where_all_was_committed(make:
     assert (finished.uncommitted, finished.clean) == (2, False)
 
 
-@pytest.mark.parametrize(
-    "leaves", [lambda bench: bench.core.handle(ev.Stop(), bench.now), lambda bench: bench.revoke()]
-)
+@LEAVES
 def test_what_a_broker_forgot_is_told_to_it_though_the_queue_leaves_before_the_next_persist(
     make: Make, leaves: Callable[[Bench], None]
 ) -> None:
@@ -234,6 +245,61 @@ def test_what_a_broker_forgot_is_told_to_it_though_the_queue_leaves_before_the_n
     assert (last.offset, last.guarded, last.known) == (2, True, 0)
     bench.core.handle(ev.Committed(handle, 2, ok=True), bench.now)
     assert [(finished.uncommitted, finished.clean) for finished in bench.take(act.Finished)] in ([(0, True)], [])
+
+
+@LEAVES
+def test_a_commit_of_before_the_answer_that_left_the_group_behind_is_asked_for_again_though_the_queue_leaves(
+    make: Make, leaves: Callable[[Bench], None]
+) -> None:
+    """It was taken for done: the broker was not told, and the stop called clean."""
+    bench, handle = in_a_long_doubt(make)
+    answered(bench, 0)  # it was killed
+    leaves(bench)
+    bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=0), bench.now)
+    bench.pass_ms(600)
+    last = bench.one(act.Commit)
+    assert (last.offset, last.guarded, last.known) == (3, True, 0)
+
+
+def test_where_the_group_was_found_behind_counts_no_more_once_it_is_found_further(make: Make) -> None:
+    """Guarded commits went over what an operator had reset it to since."""
+    bench, _ = running(make)
+    assert bench.persist() == [2]
+    for group_at in (0, 2):
+        lost(bench)
+        answered(bench, group_at)
+    lost(bench)
+    bench.pass_ms(WITHHELD_S * 1000)
+    assert [(commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(True, 2)]
+
+
+def test_where_the_group_was_found_behind_counts_no_more_once_a_commit_finds_it_further(make: Make) -> None:
+    bench, handle = in_a_long_doubt(make)
+    answered(bench, 0)
+    lost(bench)
+    bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=50), bench.now)
+    bench.revoke()
+    assert {commit.known for commit in bench.take(act.Commit)} == {2}
+
+
+@pytest.mark.parametrize(("seconds", "again"), [(1, True), (GONE_S, False)])
+def test_a_queue_that_is_restarted_in_doubt_tells_the_broker_what_that_forgot(
+    make: Make, seconds: float, again: bool
+) -> None:
+    """Its commit was left behind and taken for done, and all was run again from the older offset. What the group went back to
+    when the broker may have forgotten us is a reset, and counts."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    bench.pass_ms(seconds * 1000)
+    bench.commits(ok=False)
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
+    bench.pass_ms(600)
+    bench.one(act.Commit)
+    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
+    bench.pass_ms(600)
+    assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == ([(2, 0)] if again else [])
+    assert (handle in bench.core.state.pulled) is again
 
 
 def test_a_commit_that_finds_the_group_further_is_no_error_and_not_asked_each_time(make: Make) -> None:
@@ -462,210 +528,3 @@ def test_a_reset_that_the_broker_tells_in_doubt_is_committed_as_ever(make: Make)
     lost(bench)
     moved(bench, handle, 300, min_offset=0, end_offset=400)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(300, False)]
-
-
-def locked(make: Make) -> tuple[Bench, MessageQueue, int]:
-    """A queue that is handled in order, with its lock."""
-    bench = make(order="queue", locks=True)
-    mq = bench.queue()
-    bench.members([0])
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    handle = bench.one(act.FetchOffset).handle
-    bench.core.handle(ev.Opened(handle, 0), bench.now)
-    return bench, mq, handle
-
-
-def test_without_its_lock_a_queue_is_corrected_with_a_look_at_the_offset(make: Make) -> None:
-    bench, mq, handle = locked(make)
-    bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
-    moved(bench, handle, 500, min_offset=500)
-    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(500, True)]
-
-
-def test_without_its_lock_a_queue_commits_with_a_look_at_the_offset(make: Make) -> None:
-    bench, mq, handle = locked(make)
-    bench.worker("w1")
-    bench.found(handle, [0])
-    bench.done(bench.one(act.DispatchOrdered).chunks[0].chunk)
-    bench.core.handle(ev.Locked([mq], [], bench.now), bench.now)
-    bench.core.handle(ev.Persist(), bench.now)
-    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(1, True)]
-
-
-def in_order(make: Make) -> tuple[Bench, MessageQueue, int]:
-    """A locked queue with the messages 0 to 4, the first of which is in hand."""
-    bench, mq, handle = locked(make)
-    bench.worker("w1")
-    bench.found(handle, range(5))
-    return bench, mq, handle
-
-
-def first_done(bench: Bench) -> None:
-    bench.done(bench.one(act.DispatchOrdered).chunks[0].chunk)
-
-
-def granted(bench: Bench, mq: MessageQueue) -> None:
-    """When it is asked for the lock, as it is soon."""
-    bench.pass_ms(bench.config.lock_retry_ms)
-    assert mq in bench.take(act.LockQueues)[-1].mqs
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-
-
-@pytest.mark.parametrize("group_at", [1, 4], ids=["ours", "elsewhere"])
-def test_in_order_nothing_starts_before_the_offset_is_known(make: Make, group_at: int) -> None:
-    """The lock came back first, and old messages ran after the newer ones that another member had handled."""
-    bench, mq, _ = in_order(make)
-    lost(bench)
-    first_done(bench)
-    bench.take(act.FetchAssignment)
-    bench.members([0])
-    bench.none(act.FetchOffset)  # not before the lock is ours: whoever has it may go on
-    granted(bench, mq)
-    fetch = bench.one(act.FetchOffset)
-    bench.none(act.DispatchOrdered)
-    granted(bench, mq)  # the question is out
-    bench.none(act.FetchOffset, act.DispatchOrdered)
-    bench.core.handle(ev.Opened(fetch.handle, group_at), bench.now)
-    if group_at == 4:
-        assert "queue_went_on_elsewhere" in bench.logged()
-        bench.none(act.DispatchOrdered)
-    else:
-        granted(bench, mq)
-        assert bench.one(act.DispatchOrdered).chunks[0].chunk.offsets[0] == 1
-
-
-def stopping(make: Make, after: Callable[[Bench], None]) -> tuple[Bench, MessageQueue]:
-    """A stop in doubt; the worker that has a message in hand has died."""
-    bench, mq, _ = in_order(make)
-    worker_id = bench.one(act.DispatchOrdered).worker_id
-    bench.worker("w2")
-    lost(bench)
-    bench.core.handle(ev.Stop(), bench.now)
-    bench.commits()
-    after(bench)
-    bench.core.handle(ev.WorkerDied(worker_id, ev.WorkerDied("x").death), bench.now)
-    bench.core.handle(ev.SalvageComplete(worker_id), bench.now)
-    bench.none(act.DispatchOrdered)
-    return bench, mq
-
-
-def test_a_guard_that_looked_before_the_group_was_found_further_back_says_nothing(make: Make) -> None:
-    """The stop took it for done, and the last commit the lower offset for somebody else's."""
-    bench, mq, handle = in_order(make)
-    first_done(bench)
-    assert bench.persist() == [1]
-    first_done(bench)
-    in_hand = bench.one(act.DispatchOrdered).chunks[0].chunk
-    lost(bench)
-    bench.core.handle(ev.Stop(), bench.now)
-    for commit in bench.take(act.Commit):
-        bench.core.handle(ev.Committed(handle, commit.offset, ok=False), bench.now)
-    granted(bench, mq)
-    asked = bench.one(act.FetchOffset)
-    bench.core.handle(ev.Persist(), bench.now)
-    under_way = bench.one(act.Commit)
-    bench.core.handle(ev.Opened(asked.handle, 0), bench.now)  # the broker was killed
-    bench.core.handle(ev.Committed(handle, under_way.offset, ok=True, left_at=0), bench.now)
-    assert bench.core.state.pulled[handle].committed == 0
-    bench.done(in_hand)
-    bench.pass_ms(1000)
-    assert {commit.known for commit in bench.take(act.Commit)} == {0}
-
-
-def nothing(_bench: Bench) -> None:
-    pass
-
-
-@pytest.mark.parametrize("group_at", [0, -1], ids=["ours", "forgotten"])
-def test_a_stop_in_doubt_finishes_what_it_has_once_its_lock_is_back(make: Make, group_at: int) -> None:
-    """Nobody asked for it: the message stayed undone until the deadline, and the stop was not clean."""
-    bench, mq = stopping(make, nothing)
-    granted(bench, mq)
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, group_at), bench.now)
-    bench.none(act.DispatchOrdered)
-    granted(bench, mq)
-    first_done(bench)
-    for commit in bench.take(act.Commit):
-        assert (commit.guarded, commit.known) == (True, group_at)
-        bench.core.handle(ev.Committed(commit.handle, commit.offset, ok=True), bench.now)
-    while bench.commits():
-        pass
-    assert bench.one(act.Finished).clean
-
-
-def test_a_stop_in_doubt_leaves_what_has_not_begun_where_another_has_gone_on(make: Make) -> None:
-    bench, mq = stopping(make, nothing)
-    granted(bench, mq)
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 4), bench.now)
-    assert {"queue_went_on_elsewhere", "drain_cut_short"} <= set(bench.logged())
-    granted(bench, mq)
-    bench.pass_ms(bench.config.lock_retry_ms)
-    bench.none(act.DispatchOrdered, act.FetchOffset, act.LockQueues)
-
-
-def test_a_stop_leaves_what_has_not_begun_where_another_had_the_lock(make: Make) -> None:
-    def refused(bench: Bench) -> None:
-        bench.pass_ms(bench.config.lock_retry_ms)
-        bench.core.handle(ev.Locked([bench.queue()], [], bench.now), bench.now)
-
-    bench, mq = stopping(make, refused)
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    assert "drain_cut_short" in bench.logged()
-
-
-def test_where_nobody_says_the_offset_confirmed_locks_ask_with_growing_pauses(make: Make) -> None:
-    bench, mq, handle = in_order(make)
-    lost(bench)
-    granted(bench, mq)
-    asked = 0
-    for _ in range(40):
-        for fetch in bench.take(act.FetchOffset):
-            asked += 1
-            bench.core.handle(ev.Opened(fetch.handle, None), bench.now)
-        granted(bench, mq)
-    assert asked == 5  # at once, then after 1, 2, 4 and 8 s
-    assert bench.core.state.pulled[handle].in_doubt
-
-
-def test_a_doubt_of_before_a_moved_queue_was_opened_ends_while_its_lock_is_held(make: Make) -> None:
-    bench = make(order="queue", locks=True)
-    mq = bench.queue()
-    bench.core.handle(ev.Start(), bench.now)
-    bench.members([0])
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    fetch = bench.one(act.FetchOffset)
-    bench.core.handle(ev.ResetOffsets({mq: 5}), bench.now)
-    bench.core.handle(ev.Opened(fetch.handle, 0), bench.now)
-    stood_still(bench)
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    bench.commits()
-    bench.take(act.FetchOffset)
-    bench.members([0])
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 5), bench.now)
-    assert not bench.core.state.pulled[fetch.handle].in_doubt
-
-
-@pytest.mark.parametrize("answers", [False, True])
-def test_a_lock_that_a_broker_may_have_still_is_given_up_with_the_queue(make: Make, answers: bool) -> None:
-    bench, mq, handle = in_order(make)
-    lost(bench)
-    first_done(bench)
-    if answers:
-        granted(bench, mq)
-    bench.revoke()
-    while handle in bench.core.state.pulled:
-        assert bench.commits()
-    assert bench.one(act.UnlockQueues).mqs == (mq,)
-
-
-@pytest.mark.parametrize("seconds", [LOCK_EXPIRES_S - 1, LOCK_EXPIRES_S])
-def test_a_lock_that_may_have_been_anothers_has_the_queue_read_again(make: Make, seconds: float) -> None:
-    """The broker refuses to say for so long, and the connection stays."""
-    bench, mq, handle = in_order(make)
-    first_done(bench)
-    for _ in range(int(seconds)):
-        bench.pass_ms(1000)
-    bench.take(act.DispatchOrdered)
-    bench.core.handle(ev.Locked([mq], [mq], bench.now), bench.now)
-    state = QueueState.DRAINING if seconds >= LOCK_EXPIRES_S else QueueState.ASSIGNED
-    assert bench.pq(handle).state is state
