@@ -1,7 +1,7 @@
 """`read`: a table as Arrow, pandas or Spark have it, for scripts and notebooks.
 
-`latest` is the view of that name (spark/views.py): per group and origin message the rows of one record, that of the newest
-epoch, of these the one with the most reconsume times, among equals the one stored last.
+`latest` is the view of that name (spark/views.py): per group and message, which two ids tell, the rows of one record, that of
+the newest epoch, of these the one with the most reconsume times, among equals the one stored last.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..spark.errors import LoaderError
 from ..spark.guest import session_of
 from ..spark.hdfs import hdfs_table
 from ..spark.object_store import ObjectPath, Place, place_of
-from ..spark.views import UNREADABLE_REMEDY, as_data_frame, refuse_foreign
+from ..spark.views import PLACE, UNREADABLE_REMEDY, as_data_frame, refuse_foreign
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -49,8 +49,8 @@ _RULES: Final = {
     "spark": SESSION,
     "options": TABLE | NONE,
 }
-_MESSAGE: Final = "_message"
-_PLACE: Final = "_place"
+_OF_MESSAGE: Final = [GROUP, ORIGIN_MESSAGE_ID, MESSAGE_ID]
+_ROW: Final = "_row"
 _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, OFFSET)
 """What tells the records of one message apart, in the order in which the later one is found."""
 
@@ -120,13 +120,15 @@ def check_form(form: str, *, latest: bool, spark: bool, pandas: bool) -> None:
 
 def latest_rows(table: Any) -> Any:
     """The rows of the last record of each message, in their order."""
-    message = pc.coalesce(table.column(ORIGIN_MESSAGE_ID), table.column(MESSAGE_ID)).fill_null("")
+    # A null is no value that a join finds again.
+    origin, unique = (table.column(name).cast(pa.string()).fill_null("") for name in (ORIGIN_MESSAGE_ID, MESSAGE_ID))
+    unique = pc.replace_substring_regex(unique, PLACE, "")
     epoch = table.column(EPOCH).fill_null(0) if EPOCH in table.column_names else pa.nulls(len(table)).cast(pa.int64())
     columns = {name: table.column(name) for name in (GROUP, *_RECORD[1:])}
-    keys = pa.table({**columns, EPOCH: epoch.fill_null(0), _MESSAGE: message})
+    keys = pa.table({**columns, EPOCH: epoch.fill_null(0), ORIGIN_MESSAGE_ID: origin, MESSAGE_ID: unique})
     newest_first = keys.sort_by([(name, "descending") for name in _RECORD])
-    newest = newest_first.group_by([GROUP, _MESSAGE], use_threads=False).aggregate([(n, "first") for n in _RECORD])
-    newest = newest.rename_columns([GROUP, _MESSAGE, *_RECORD])
-    placed = keys.append_column(_PLACE, pa.array(range(len(keys)), pa.int64()))
-    kept = placed.join(newest, [GROUP, _MESSAGE, *_RECORD], join_type="left semi")
-    return table.take(kept.column(_PLACE).combine_chunks().sort())
+    newest = newest_first.group_by(_OF_MESSAGE, use_threads=False).aggregate([(n, "first") for n in _RECORD])
+    newest = newest.rename_columns([*_OF_MESSAGE, *_RECORD])
+    placed = keys.append_column(_ROW, pa.array(range(len(keys)), pa.int64()))
+    kept = placed.join(newest, [*_OF_MESSAGE, *_RECORD], join_type="left semi")
+    return table.take(kept.column(_ROW).combine_chunks().sort())

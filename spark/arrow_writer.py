@@ -120,11 +120,11 @@ def _writer(file: Path, schema: Any) -> Any:
 
 def _folders(file: Path, schema: Any, by: Sequence[str]) -> Any:
     """The folders that a file's rows go to."""
-    if not by:
-        return pa.array([""])
-    columns = pa.schema([schema.field(name) for name in by])
+    columns = pa.schema([schema.field(name) for name in by if name in schema.names])
+    if not columns:
+        return pa.array(["/".join(f"{name}={_NULL_FOLDER}" for name in by)])
     folders: Any = pa.array([], pa.string())
-    for batch in pq.ParquetFile(str(file)).iter_batches(columns=list(by)):
+    for batch in pq.ParquetFile(str(file)).iter_batches(columns=columns.names):
         here = _folder_of(_with_names(batch.select(columns.names).cast(columns), by), by)
         folders = pa.concat_arrays([folders, here.unique()]).unique()
     return folders
@@ -138,8 +138,11 @@ def _batches(file: Path, schema: Any, by: Sequence[str] = (), folders: Any = Non
 
 
 def _with_names(batch: Any, by: Sequence[str]) -> Any:
-    """The rows with the values of the columns `by` as they are in the names of folders."""
+    """The rows with the values of the columns `by` as they are in the names of folders; a column that they lack is null."""
     for name in by:
+        if name not in batch.schema.names:
+            batch = batch.append_column(name, pa.nulls(len(batch), pa.string()))
+            continue
         column = batch.column(name)
         values = column.unique()
         # A folder named "day=" is no value to any reader. Spark does the same.

@@ -72,6 +72,8 @@ LOCK_WAIT_S: Final = 600.0
 """How long a moment is waited for in which no loader writes."""
 _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
+_UNFINISHED: Final = 0o700
+"""The rights of a folder until it has those of the one that it replaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,8 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
     if _is_delta(table):
         return _compact_delta(table, file_bytes, on_point)
-    return _Exchange(_parquet(table).absolute(), file_bytes, on_point).run()
+    # Where links lead: the name that is exchanged is the folder's own, and not that of a link to it.
+    return _Exchange(_parquet(table).resolve(), file_bytes, on_point).run()
 
 
 def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
@@ -244,7 +247,7 @@ class _Exchange:
     @contextmanager
     def _alone(self) -> Generator[None]:
         try:
-            lock = try_lock(self._table.with_name(f"{self._draft.name}.lock"))
+            lock = try_lock(path := self._table.with_name(f"{self._draft.name}.lock"))
         except OSError as error:
             raise unusable(f"the folder {self._table.parent} can't be written", error) from None
         if lock is None:
@@ -252,11 +255,13 @@ class _Exchange:
         try:
             yield
         finally:
+            path.unlink(missing_ok=True)  # another user can't lock a file of ours
             os.close(lock)
 
     def _write(self, groups: Sequence[Sequence[Path]]) -> None:
         """The draft, with a folder for each group."""
-        self._draft.mkdir()
+        self._draft.mkdir(_UNFINISHED)
+        make_like(self._table, self._draft)
         _can_exchange(self._draft)
         for group in groups:
             self._merge(group)
@@ -266,16 +271,23 @@ class _Exchange:
         """One folder in the draft in place of several, with one file, or one for each partition."""
         last = folders[-1]
         output = self._draft / last.name
-        output.mkdir()
+        output.mkdir(_UNFINISHED)
         parts: dict[Path, list[Path]] = {}
+        alike: dict[Path, Path] = {}
         for folder in folders:
             for file in data_files(folder):
                 parts.setdefault(file.parent.relative_to(folder), []).append(file)
         for place, files in parts.items():
             (output / place).mkdir(parents=True, exist_ok=True)
-            merge_files(files, output / place / f"part-00000-{time.time_ns():x}.compact.parquet")
+            merged = output / place / f"part-00000-{time.time_ns():x}.compact.parquet"
+            merge_files(files, merged)
+            within = len(place.parts) + 1
+            alike.update(zip((merged, *merged.parents[:within]), (files[-1], *files[-1].parents[:within]), strict=True))
         with contextlib.suppress(FileNotFoundError):  # old batches have none any more
             shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
+            alike[output / STATE_FILE] = last / STATE_FILE
+        for made, model in {**alike, output: last}.items():
+            make_like(model, made)
 
     def _gather_outcomes(self, groups: Sequence[Sequence[int]]) -> None:
         """The outcomes of each group's batches, into the group's folder; under the lock, as loaders merge these files too."""
@@ -284,7 +296,9 @@ class _Exchange:
         for group in groups:
             told = [read_part(parts[batch]) for batch in group if batch in parts]
             if any(one.rows is not None or one.outcomes for one in told):
-                (batch_folder(self._draft, group[-1]) / OUTCOMES_FILE).write_bytes(joined(told).pack())
+                file = batch_folder(self._draft, group[-1]) / OUTCOMES_FILE
+                file.write_bytes(joined(told).pack())
+                make_like(data_files(file.parent)[0], file)
 
     def _replace(self, groups: Sequence[Sequence[int]]) -> None:
         merged = {batch for group in groups for batch in group}
@@ -309,10 +323,28 @@ def _size(batch: int, folder: Path) -> BatchSize:
 
 
 def _link(entry: Path, target: Path) -> None:
-    if entry.is_dir():
-        shutil.copytree(entry, target, copy_function=os.link)
-    else:
+    if not entry.is_dir():
         os.link(entry, target)
+        return
+    target.mkdir(_UNFINISHED)
+    for below in entry.iterdir():
+        _link(below, target / below.name)
+    make_like(entry, target)
+
+
+def make_like(model: Path, made: Path) -> None:
+    """Give what was made the owner, group and rights of what it replaces: the loader's user goes on to write it, and nobody
+    reads what was not for him. Raises LoaderError where this user can't."""
+    wanted, found = model.stat(), made.stat()
+    try:
+        if (wanted.st_uid, wanted.st_gid) != (found.st_uid, found.st_gid):
+            os.chown(made, wanted.st_uid, wanted.st_gid)
+        shutil.copystat(model, made)  # behind it, as it takes bits of the mode away
+    except OSError as error:
+        raise LoaderError(
+            f"{model} belongs to user {wanted.st_uid} and group {wanted.st_gid}, and what replaces it can't be given to them"
+            f" ({error.strerror}): compact the table as that user, or as root. The table stays as it is"
+        ) from None
 
 
 def merge_files(files: Sequence[Path], output: Path) -> None:

@@ -227,7 +227,7 @@ def _range(name: str, value: int, least: int, greatest: int) -> str:
 
 
 def _nested(staging: Path, target: Path) -> str:
-    inside, outside = Path(os.path.abspath(target)), Path(os.path.abspath(staging))
+    inside, outside = Path(target).resolve(), Path(staging).resolve()
     if inside == outside or outside in inside.parents or inside in outside.parents:
         return f"the table {target} and the staging folder {staging} lie one in the other"
     return ""

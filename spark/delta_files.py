@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
@@ -12,7 +11,7 @@ import pyarrow
 import pyarrow.parquet
 
 from ..remoting.errors import UsageError
-from .delta_log import LOG_DIR
+from .delta_log import LOG_DIR, actions_of
 from .errors import LoaderError
 from .object_store import Place
 
@@ -62,7 +61,7 @@ def has_deletion_vectors(table: Place, log: Any, errors: type[Exception]) -> boo
 def _all_added(log_dir: Place) -> Iterator[dict[str, Any]]:
     """Every addition of a file that the log has, of its entries and checkpoints."""
     for entry in log_dir.glob("*.json"):
-        yield from (action["add"] for action in map(json.loads, entry.read_bytes().splitlines()) if action.get("add"))
+        yield from (action["add"] for action in actions_of(entry.read_bytes()) if action.get("add"))
     for place in (log_dir, log_dir / "_sidecars"):
         for checkpoint in place.glob("*.parquet"):
             actions = pq.ParquetFile(pa.BufferReader(pa.py_buffer(checkpoint.read_bytes())))

@@ -51,6 +51,12 @@ def entry_of(table: Place, version: int) -> Place:
     return table / LOG_DIR / f"{version:020d}.json"
 
 
+def actions_of(entry: bytes) -> list[dict[str, Any]]:
+    """The actions of an entry of the log, one a line. Lines end in bytes: a text has more ends, such as U+2028, that JSON may
+    have within its values. Raises ValueError."""
+    return [json.loads(line) for line in entry.splitlines()]
+
+
 def mapped_columns(log: Any) -> list[str]:
     """The columns, with those in nested ones, that the data files of delta-rs's snapshot may have under another name.
 

@@ -25,6 +25,7 @@ import json
 import math
 import os
 import re
+import stat
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -37,7 +38,7 @@ import pyarrow
 from ..client.logs import get_logger
 from ..durable.files import sync_path
 from .delta_files import is_elsewhere
-from .delta_log import LOG_DIR, entry_of
+from .delta_log import LOG_DIR, actions_of, entry_of
 from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
@@ -115,6 +116,8 @@ def _follow(path: Place, log: Any, version: int, interval: str | None) -> None:
     if 0 in (version % every, (version + 1) % every):
         log.create_checkpoint()
         if isinstance(path, Path):
+            for made in ("_last_checkpoint", f"{int(log.version()):020d}.checkpoint.parquet"):
+                _as_its_folder(path / LOG_DIR / made, path / LOG_DIR)
             sync_commits(path, int(log.version()), int(log.version()))
 
 
@@ -422,16 +425,27 @@ def _written(place: Path | ObjectPath) -> Generator[IO[bytes]]:
         place.create(data.getvalue())
         return
     with place.open("xb") as file:
+        _as_its_folder(file.fileno(), place.parent)
         yield file
         file.flush()
         os.fsync(file.fileno())
     sync_path(place.parent)
 
 
+def _as_its_folder(file: int | Path, folder: Path) -> None:
+    """Where another user runs this (root, a `compact` by hand), give the file to the folder's: its loader goes on to read it,
+    whatever our umask is."""
+    owner = folder.stat()
+    if owner.st_uid != os.geteuid():
+        with contextlib.suppress(OSError):  # of a group's members none may, and needs to
+            os.chown(file, owner.st_uid, owner.st_gid)
+            os.chmod(file, stat.S_IMODE(owner.st_mode) & 0o666)
+
+
 def _only_adds(entry: bytes, taken: Collection[str]) -> bool:
     """Whether a commit has added files, none of `taken` anew, and done nothing else."""
     try:
-        actions: list[dict[str, Any]] = [json.loads(line) for line in entry.splitlines()]
+        actions = actions_of(entry)
     except ValueError:
         return False
     return all(ADDS_FILES.issuperset(action) and action.get("add", {}).get("path") not in taken for action in actions)

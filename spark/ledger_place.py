@@ -8,11 +8,14 @@ from ..conf.segment_format import LEDGER_AT, LEDGER_DIR, LEDGER_ID, LEDGER_STATE
 
 
 def known_ledger(staging: Path) -> Path | None:
-    """The folder of the ledger with which `staging` was loaded, its own or another folder's; None before the first batch."""
-    own = staging.absolute() / LEDGER_DIR
+    """The folder of the ledger with which `staging` was loaded, its own or another folder's; None before the first batch.
+
+    By the name that no link has: a folder given by two names has one ledger.
+    """
+    own = staging.resolve() / LEDGER_DIR
     if (own / LEDGER_STATE).exists() or (own / LEDGER_ID).exists():
         return own
     try:
-        return Path((staging / LEDGER_AT).read_text(encoding="utf-8").rstrip("\n"))
+        return Path((staging / LEDGER_AT).read_bytes().decode().rstrip("\n")).resolve()
     except FileNotFoundError:
         return None

@@ -56,9 +56,11 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
 def only_merge(table: Place) -> Generator[bool]:
     """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment one is work for
     nothing. In a bucket nobody can tell."""
-    lock = try_lock(table / STATE_DIR / DELTA_LOCK) if isinstance(table, Path) else -1
+    path = table / STATE_DIR / DELTA_LOCK
+    lock = try_lock(path) if isinstance(path, Path) else -1
     try:
         yield lock is not None
     finally:
-        if lock is not None and lock >= 0:
+        if isinstance(path, Path) and lock is not None:
+            path.unlink(missing_ok=True)  # another user can't lock a file of ours
             os.close(lock)

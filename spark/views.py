@@ -42,12 +42,13 @@ if TYPE_CHECKING:
 
 UNREADABLE_REMEDY: Final = "Look at the table with rocketcrew reconcile: --rerun brings rows of damaged files back"
 
+PLACE: Final = "^(.{8}|.{32})0000.{20}$"
+"""A record's own address and place, which say nothing of its message; a text to Spark's, DuckDB's and Arrow's expressions."""
+
 _LATEST = """
 SELECT * {without} (_rank) FROM (
   SELECT *, rank() OVER (
-    PARTITION BY _group, _origin_message_id,
-      CASE WHEN length(_message_id) IN (32, 56) AND substring(_message_id, length(_message_id) - 23, 4) = '0000'
-           THEN '' ELSE _message_id END
+    PARTITION BY _group, _origin_message_id, regexp_replace(_message_id, '{place}', '')
     ORDER BY {epoch}_reconsume_times DESC, _store_time DESC, _topic DESC, _broker DESC, _queue_id DESC, _offset DESC
   ) AS _rank
   FROM results
@@ -136,7 +137,8 @@ def register_views(spark: Any, table: Place) -> None:
 
 def latest_of(has_epochs: bool, without: str) -> str:
     """The query of the view `latest` on `results`; `without` is how the dialect leaves columns out: EXCEPT or EXCLUDE."""
-    return _LATEST.format(epoch=f"coalesce({EPOCH}, 0) DESC, " if has_epochs else "", without=without)
+    epoch = f"coalesce({EPOCH}, 0) DESC, " if has_epochs else ""
+    return _LATEST.format(epoch=epoch, without=without, place=PLACE)
 
 
 def as_data_frame(spark: Any, table: Place, *, latest: bool) -> Any:
@@ -145,8 +147,8 @@ def as_data_frame(spark: Any, table: Place, *, latest: bool) -> Any:
     if not latest:
         return rows
     refuse_foreign(table, rows.columns)
-    statement = latest_of(EPOCH in rows.columns, "EXCEPT").replace("FROM results", "FROM {results}")
-    return spark.sql(statement, results=rows)
+    plain = latest_of(EPOCH in rows.columns, "EXCEPT").replace("{", "{{").replace("}", "}}")
+    return spark.sql(plain.replace("FROM results", "FROM {results}"), results=rows)
 
 
 def query(spark: Any, table: Place, sql: str) -> list[dict[str, Any]]:

@@ -594,9 +594,9 @@ def _created(path: Place, schema: Any, partition_by: Sequence[str]) -> object:
 
 def numbered_rows(files: Sequence[Path], batch: int, known: Sequence[Any] = ()) -> Any:
     """All rows as a RecordBatchReader, with the types that table formats have and the batch's number as the last column; of
-    the fields `known` they have every one."""
-    schemas = [plain_schema(pa.parquet.read_schema(str(file))) for file in files]
-    schema = pa.unify_schemas([*schemas, pa.schema(known)])
+    the fields `known` they have every one, null where no file has it."""
+    schema = pa.unify_schemas([plain_schema(pa.parquet.read_schema(str(file))) for file in files])
+    schema = pa.schema([*schema, *(field for field in known if field.name not in schema.names)])
     out = schema.append(pa.field(BATCH_COLUMN, pa.int64()))
     scanner = ds.dataset([str(file) for file in files], schema=schema, format="parquet").scanner(use_threads=False)
 

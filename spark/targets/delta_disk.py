@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
-from ..delta_log import LOG_DIR, entry_of, is_delta
+from ..delta_log import LOG_DIR, actions_of, entry_of, is_delta
 from ..errors import LoaderError
 from ..table_columns import tried_batches
 
@@ -189,11 +189,11 @@ def _fault(path: Path, added: dict[str, Any]) -> str:
 
 def _added(entry: Path) -> Iterator[dict[str, Any]]:
     try:
-        lines = entry.read_text(encoding="utf-8").splitlines()
-        if not lines:  # its length was not on the disk yet; to delta-rs it is a version in which nothing happened
+        actions = actions_of(entry.read_bytes())
+        if not actions:  # its length was not on the disk yet; to delta-rs it is a version in which nothing happened
             raise ValueError("it is empty")
-        for line in lines:
-            if added := json.loads(line).get("add"):
+        for action in actions:
+            if added := action.get("add"):
                 yield added
     except (ValueError, AttributeError) as error:
         table, version = entry.parent.parent, int(entry.stem)

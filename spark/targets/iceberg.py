@@ -575,7 +575,9 @@ class IcebergTarget:
         branch = BRANCH + plan.id
         if branch in table.refs():  # of a try before this one, perhaps of a process that is dead
             table.manage_snapshots().remove_branch(branch).commit()
-        rows = numbered_rows(staged.files, plan.batch)
+        folders = partition_columns(table)  # pyiceberg appends no rows that lack one
+        known = [field.remove_metadata() for field in table.schema().as_arrow() if field.name in folders]
+        rows = numbered_rows(staged.files, plan.batch, known)
         marks = {BATCH: str(plan.batch), PLAN: plan.id}
         writing = table.transaction()
         with ManageSnapshots(writing) as refs:

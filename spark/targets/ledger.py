@@ -186,9 +186,9 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
             f"the ledgers {', '.join(map(str, sorted(known)))} each know a part of what was delivered: load each folder by"
             " itself, or begin with staging folders that no loader has worked on"
         )
-    ledger = known.pop() if known else stagings[0].absolute() / LEDGER_DIR
+    ledger = known.pop() if known else stagings[0].resolve() / LEDGER_DIR
     for staging in stagings:
-        if staging.absolute() / LEDGER_DIR != ledger:
+        if staging.resolve() / LEDGER_DIR != ledger:
             make_folders(staging)
             write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
     return ledger
@@ -201,8 +201,11 @@ def lock_path(destination: str, place: str, folder: Path) -> Path:
 
     `folder`: the ledger's. Loaders with their state in other folders (supervisor.data_dir) are not noticed.
     """
-    name = f".rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
     path = Path(place.removeprefix("file://").removeprefix("file:"))
+    if path.is_absolute():  # one lock for all its names, a link's too
+        path = path.resolve()
+        destination = destination.replace(place, str(path))
+    name = f".rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
     if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK) and not _is_open(path.parent):
         return path.parent / name
     slot = folder.parent.parent  # data_dir/<group>/<slot>/segments/ledger

@@ -54,8 +54,13 @@ def test_a_loader_that_fails_again_and_again_says_why(loader: dict[str, Any], sa
     assert loader_trouble(loader) == said
 
 
-@pytest.mark.parametrize(("table", "wrong"), [("home/../staging/x", True), ("home", False), ("home/../table", False)])
-def test_a_table_within_the_staging_folder_is_found_behind_dots(tmp_path: Path, table: str, wrong: bool) -> None:
+@pytest.mark.parametrize(
+    ("table", "wrong"), [("home/../staging/x", True), ("link/x", True), ("home", False), ("home/../table", False)]
+)
+def test_a_table_within_the_staging_folder_is_found_behind_dots_and_links(
+    tmp_path: Path, table: str, wrong: bool
+) -> None:
     for name in ("home", "staging"):
         (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "staging")
     assert bool(_nested(tmp_path / "home/../staging", tmp_path / table)) is wrong

@@ -18,12 +18,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_world import Crash, World, crash_at
+from test_partitions import loaded
 
 from rocketcrew.cli.main import run
 from rocketcrew.cli.reading import dataset
 from rocketcrew.conf.segment_format import KEY_COLUMNS
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, merge_files
+from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, make_like, merge_files
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
@@ -169,6 +170,55 @@ def test_what_fails_leaves_the_table_and_no_draft(world: World, segments: Any) -
     assert sorted(world.table.glob("*/*")) == before
     assert not world.table.with_name(f".{world.table.name}.compact").exists()
     assert compact(world.table, MIB).files_after == 1
+
+
+def test_a_table_that_is_named_by_a_link_stays_one(world: World, segments: Any) -> None:
+    """Its loader knows the folder by the other name."""
+    fill(world, segments, 2)
+    link = world.table.with_name("current")
+    link.symlink_to(world.table)
+    assert compact(link, MIB).files_after == 1
+    assert link.is_symlink()
+    world.seal([segments.Record(99)])
+    world.drain(world.loader(known_batch=2))
+    world.assert_exact()
+    assert compact(link, MIB).files_after == 1
+
+
+def rights(table: Path) -> set[tuple[str, str, int, int]]:
+    """Of all in the table, by their kind and place; batches are of one kind."""
+    found = ((path, path.stat()) for path in (table, *table.rglob("*")))
+    return {
+        (path.relative_to(table).as_posix().partition("batch_id=")[2][1:].partition("/part-")[0], path.suffix,
+         status.st_mode, status.st_uid)
+        for path, status in found
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "user",
+    [pytest.param(1234, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")), None],
+)
+def test_whose_the_table_is_and_who_may_read_it_stay(world: World, segments: Any, user: int | None) -> None:
+    for first in (1, 4):
+        world.seal([segments.Record(first, ["a", "b"])])
+        loaded(world, "pyarrow", "value")
+    world.seal([segments.Record(7)])  # of a batch that is not merged the folders are made anew
+    loaded(world, "pyarrow", "value")
+    for path in (world.table, *world.table.rglob("*")):
+        if user is not None:
+            os.chown(path, user, user + 1)
+        path.chmod(0o2770 if path.is_dir() else 0o640)
+    before = rights(world.table)
+    assert compact(world.table, MIB).files_after == 3
+    assert rights(world.table) == before
+    assert [path.name for path in world.table.parent.glob(".table*")] == [], "nor a lock that its user could not have"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may give files to others")
+def test_what_cannot_be_given_to_its_user_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LoaderError, match=r"belongs to user 0 .* compact the table as that user, or as root"):
+        make_like(Path("/"), tmp_path)
 
 
 def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from loader_world import World
 from test_delta_vacuum import with_deletion_vector
 
 from rocketcrew.spark.compaction import DELTA_TRIES, compact, to_merge
+from rocketcrew.spark.delta_log import LOG_DIR
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.object_store import STATE_DIR
 from rocketcrew.spark.table_lock import DELTA_LOCK
@@ -41,9 +41,25 @@ def test_of_two_compactions_the_second_is_refused(world: World) -> None:
     assert compact(world.table, FILE_BYTES, begins_too).files_after == 1
     assert to_merge(world.table, FILE_BYTES) == (0, 1)
     world.assert_exact()
-    lock = os.open(world.table / STATE_DIR / DELTA_LOCK, os.O_RDWR)
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(lock)
+    assert not (world.table / STATE_DIR / DELTA_LOCK).exists(), "another user could not open it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_what_root_has_merged_the_loader_s_user_reads(world: World) -> None:
+    loaded(world, 3)
+    DeltaTable(str(world.table)).alter.set_table_properties({"delta.checkpointInterval": "5"})
+    for path in (world.table, *world.table.rglob("*")):
+        os.chown(path, 1234, 1235)
+    world.table.chmod(0o2770)
+    before = os.umask(0o077)
+    try:
+        assert compact(world.table, FILE_BYTES).files_after == 1
+    finally:
+        os.umask(before)
+    assert list((world.table / LOG_DIR).glob("*.checkpoint.parquet"))
+    for status in (path.stat() for path in world.table.rglob("*")):
+        assert (status.st_uid, status.st_gid) == (1234, 1235)
+        assert status.st_mode & 0o440 == 0o440
 
 
 def at_first(do: Callable[[], object]) -> Callable[[str], None]:

@@ -103,6 +103,18 @@ def test_a_torn_entry_of_the_log_is_refused_with_what_to_do(world: World, segmen
 
 
 @worlds
+@pytest.mark.parametrize("end", ["\u2028", "\u2029", "\x85"])
+def test_what_only_texts_take_for_the_end_of_a_line_damages_no_entry(world: World, segments: Any, end: str) -> None:
+    """It is in the bounds of the columns, which delta-rs writes as they are."""
+    world.seal([segments.Record(1, [f"one{end}two"])])
+    world.drain_with_crash("renamed")
+    assert f"one{end}two" in entry_of(world.table, 1).read_text(encoding="utf-8")
+    world.drain(world.loader())
+    world.assert_exact()
+    world.assert_clean()
+
+
+@worlds
 def test_an_empty_entry_is_torn_too(world: World, segments: Any) -> None:
     """To delta-rs it is a version in which nothing happened, or no table at all."""
     world.seal([segments.Record(1)])

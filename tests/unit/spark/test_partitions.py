@@ -86,6 +86,23 @@ def test_no_text_and_no_value_are_one_folder(world: World, segments: Any) -> Non
     assert found == ["value=__HIVE_DEFAULT_PARTITION__", "value=x"]
 
 
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake", "iceberg"])
+def test_rows_without_the_column_are_those_of_no_value(world: World, segments: Any, format_: str) -> None:
+    """As those of an earlier version of the handler, whose segments wait."""
+    columns = [("value", pa.string()), ("day", pa.string()), ("hour", pa.int32())]
+    known = {"day": "mon", "hour": 7}
+    for first, second in ((1, 2), (3, None), (4, 5)):
+        if second is not None:
+            world.seal([segments.Record(second, extra=known)], columns=columns)
+        world.seal([segments.Record(first)])
+        loaded(world, format_, "day", "hour")
+    world.seal([segments.Record(6, extra={"day": "tue"})], columns=columns[:2])
+    loaded(world, format_, "day", "hour")
+    found = dataset(world.table).to_table(columns=["_offset", "day", "hour"]).to_pylist()
+    told = {row["_offset"]: (row["day"], row["hour"]) for row in found}
+    assert told == {1: (None, None), 2: ("mon", 7), 3: (None, None), 4: (None, None), 5: ("mon", 7), 6: ("tue", None)}
+
+
 @pytest.mark.parametrize("format_", ["pyarrow", "deltalake"])
 def test_columns_that_cannot_be_folders(world: World, segments: Any, format_: str) -> None:
     columns = [("value", pa.string()), ("share", pa.float64())]

@@ -74,6 +74,7 @@ def test_latest_has_the_messages_of_each_store_that_a_broker_began(world: World,
     loaded(world, "pyarrow")
     (found,) = answers(world.table, "SELECT value FROM latest ORDER BY value")
     assert found == [("again",), ("old",), ("second",)]
+    assert sorted(read(world.table, latest=True)["value"].to_pylist()) == ["again", "old", "second"]
 
 
 def test_a_column_that_came_later_is_null_in_older_rows(world: World, segments: Any) -> None:

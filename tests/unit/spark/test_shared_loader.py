@@ -91,6 +91,8 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
     (ledger / "state.json").write_text("{}")
     for stagings in ([two, one], [two], [three, two]):
         assert ledger_of(stagings) == ledger
+    (tmp_path / "link").symlink_to(one)
+    assert ledger_of([tmp_path / "link", two]) == ledger
     four = tmp_path / "four"
     (four / "ledger").mkdir(parents=True)
     (four / "ledger" / "state.json").write_text("{}")
@@ -137,6 +139,9 @@ def test_the_lock_is_beside_a_path_and_beside_the_state_for_all_else(tmp_path: P
     beside = lock_path("json", str(tmp_path / "out"), state)
     assert beside.parent == tmp_path
     assert lock_path("json", f"file://{tmp_path / 'out'}", state) == beside
+    (tmp_path / "link").symlink_to(tmp_path / "out")
+    names = [str(tmp_path / "out"), str(tmp_path / "link"), f"file://{tmp_path / 'link'}"]
+    assert len({lock_path(f"json {name}", name, state) for name in names}) == 1
     for place in ("", str(tmp_path / "open" / "out"), str(tmp_path / "absent" / "out")):
         assert lock_path("jdbc url=x", place, state).parent == tmp_path / "g", "where all slots of the group find it"
     assert lock_path("jdbc url=x", "", tmp_path / "rows" / "ledger").parent == tmp_path / "rows"
