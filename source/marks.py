@@ -6,10 +6,14 @@
   now. What the queue got in place of it was stored later, so the first message stored after the mark is the first that was
   not read: reading goes on there, at the queue's end when there is none. (The clocks of two brokers are taken to be less
   apart than it takes one to stand in for the other.)
-- Where that is the first message of all, nothing in the queue is as old as what was read: the topic was made anew. Else the
-  queue is the same, and a broker lost its end: it failed over to a replica that lagged, or its machine stopped.
+- A replica that lacks the mark proves nothing; one that has another message at its offset does.
+- Where the first message that was not read is the first of all, nothing in the queue is as old as what was read: the topic
+  was made anew. Else the queue is the same, and a broker lost its end: it failed over to a replica that lagged, or its
+  machine stopped.
 - A mark may lie further back: a replica gave no newer one, or it is from an early version. While it is there the queue is
   the same, and if that is shorter now than what was read, reading goes on at its end.
+- Where retention has deleted the message that would be the mark, and none was kept before, the mark is that nothing was
+  there (`Mark.stored_ms`): a message that is there later, and is not older, is of another queue.
 - A process that has seen the queue, and sees it shorter, goes on no later than at what was stored since it last looked: what
   a broker whose clock is behind stored before it reached the mark's time is not passed over.
 """
@@ -43,12 +47,11 @@ def looks_for(
     marks: Marks, facts: Mapping[MessageQueue, Facts], sound: Mapping[MessageQueue, Sound], now_s: float
 ) -> Offsets:
     """The offsets of the marks whose messages are looked at: not those that were there a moment ago, when the queue was as
-    long. A replica proves nothing, nor does what retention has deleted."""
+    long. What a replica lacks proves nothing, nor does what retention has deleted."""
     return {
         queue: mark.offset
         for queue, mark in marks.items()
         if (known := facts.get(queue)) is not None
-        and known.final
         and known.minimum <= mark.offset < known.maximum
         and (
             (last := sound.get(queue)) is None
@@ -64,8 +67,10 @@ def gone(marks: Marks, facts: Mapping[MessageQueue, Facts], stored_ms: Mapping[M
         queue: mark
         for queue, mark in marks.items()
         if (known := facts.get(queue)) is not None
-        and known.final
-        and (known.maximum <= mark.offset or stored_ms.get(queue) not in (None, mark.stored_ms))
+        and (
+            (known.final and known.maximum <= mark.offset)
+            or ((ms := stored_ms.get(queue)) is not None and not mark.fits(ms))
+        )
     }
 
 
@@ -84,7 +89,7 @@ def same_and_shorter(
     return {
         queue: facts[queue].maximum
         for queue in shorter(start, facts)
-        if queue in marks and stored_ms.get(queue) == marks[queue].stored_ms
+        if queue in marks and marks[queue].fits(stored_ms.get(queue))
     }
 
 
@@ -120,8 +125,45 @@ def places_of_new(start: Offsets, ends: Offsets, marks: Marks, facts: Mapping[Me
     }
 
 
-def left(marks: Marks, ends: Offsets, places: Offsets, stored_ms: Mapping[MessageQueue, int | None]) -> Marks:
-    """The marks that go into the checkpoint with `ends`: those at `places`, else the ones before, if reading stays behind
-    them."""
-    new = {queue: Mark(places[queue], ms) for queue, ms in stored_ms.items() if ms is not None}
-    return {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue]} | new
+def left(
+    marks: Marks,
+    ends: Offsets,
+    facts: Mapping[MessageQueue, Facts],
+    stored_ms: Mapping[MessageQueue, int | None],
+    deleted_ms: int,
+) -> Marks:
+    """The marks that go into the checkpoint with `ends`. `stored_ms`: when the messages at `places_of_new` were stored.
+
+    Else the marks before, if reading stays behind them. Else, where retention has deleted all up to the end, that nothing is
+    there: what was deleted is older than `deleted_ms`.
+    """
+    new = {queue: Mark(ends[queue] - 1, ms) for queue, ms in stored_ms.items() if ms is not None}
+    known = {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue]} | new
+    return known | {
+        queue: Mark(end - 1, -deleted_ms)
+        for queue, end in ends.items()
+        if queue not in known and queue in facts and 0 < end <= facts[queue].minimum
+    }
+
+
+def overtaken(start: Offsets, ends: Offsets, marks: Marks, new: Marks, facts: Mapping[MessageQueue, Facts]) -> bool:
+    """Whether a queue changed between the look and the marks that a batch leaves, `new`: the message before its end was there
+    and is not any more, or the stream goes back to behind one that is younger than what was read."""
+    return any(
+        facts[queue].final
+        and (
+            (mark := new.get(queue)) is None
+            or mark.offset != place
+            or (queue in marks and place < marks[queue].offset and mark.latest_ms > marks[queue].latest_ms)
+        )
+        for queue, place in places_of_new(start, ends, marks, facts).items()
+    )
+
+
+def unmarked(ends: Offsets, new: Marks, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:
+    """The queues by no message of which they would be known again, as they are away, or a replica lags."""
+    return [
+        queue
+        for queue, end in ends.items()
+        if end > 0 and queue not in new and not ((known := facts.get(queue)) is not None and known.final)
+    ]

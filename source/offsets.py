@@ -35,10 +35,22 @@ Offsets = dict[MessageQueue, int]
 
 
 class Mark(NamedTuple):
-    """One message of a queue, by which the queue is known again: its offset, and when it was stored (ms since 1970)."""
+    """One message of a queue, by which the queue is known again: its offset, and when it was stored (ms since 1970).
+
+    Negative where that message was deleted before anybody saw it: whatever it was, it was stored before that time.
+    """
 
     offset: int
     stored_ms: int
+
+    @property
+    def latest_ms(self) -> int:
+        """When the message was stored at the latest."""
+        return abs(self.stored_ms)
+
+    def fits(self, stored_ms: int | None) -> bool:
+        """Whether what is at its offset, and was stored then, is the message. None: nothing is known to be there."""
+        return stored_ms is not None and (stored_ms == self.stored_ms or stored_ms < -self.stored_ms)
 
 
 Marks = dict[MessageQueue, Mark]

@@ -29,17 +29,29 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from ..client.logs import get_logger
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import RocketcrewError, UnreachableError
 from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
 from .looking import Looker
-from .marks import Sound, goes_on, gone, left, looks_for, places_of_new, refused, same_and_shorter, what_happened
-from .offsets import BEGIN, KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, to_json
+from .marks import (
+    Sound,
+    goes_on,
+    gone,
+    left,
+    looks_for,
+    overtaken,
+    places_of_new,
+    refused,
+    same_and_shorter,
+    unmarked,
+    what_happened,
+)
+from .offsets import BEGIN, KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, names, to_json
 from .planning import Range, limited, ranges_between, split, waits
 from .positions import Facts, check_first_again, check_named, first_offset, known_ends, shorter
-from .pulling import Reading
+from .pulling import LOST_TRIES_MAX, Reading
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,8 +103,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises UsageError, DataLossError, BrokerError, UnreachableError."""
         if self._first is None:
+            now_ms = self._wall_ms()
             with shared.use(self._reading.access) as link:
                 self._first = link.run(self._begin(Looker(link, self._reading.options)))
+            self._seen_ms.update(dict.fromkeys(self._first, now_ms))
         return to_json(self._first)
 
     async def _begin(self, looker: Looker) -> Offsets:
@@ -133,42 +147,63 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         query that begins at the latest, at a group's offset or at a time would lose what lies between the two answers. So
         its first batch is empty.
         """
-        begin = from_json(start)
+        if from_json(start) != self._first:
+            self._first = None  # the stream may come back to these offsets
         with shared.use(self._reading.access) as link:
             looker = Looker(link, self._reading.options)
-            if begin == self._first and self._planned is None and self._reading.options.starting.moves:
-                self._planned = link.run(self._fixed(looker, start))
-            else:
-                self._planned = self._next_end(link, looker, start, limit)
+            self._planned = self._next_end(link, looker, start, limit)
         return self._planned
 
-    async def _fixed(self, looker: Looker, start: dict[str, Any]) -> dict[str, Any]:
-        """The end of a first batch that has no rows."""
-        begin = from_json(start)
-        self._facts = await looker.facts(begin)
-        return await self._marked(looker, start, begin)
-
-    def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+    def _next_end(
+        self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit, tries: int = 0
+    ) -> dict[str, Any]:
+        """`tries`: looks before this one that left something open."""
         begin, marks = from_json(start), marks_from_json(start)
         if self._reports and self._may_report(start):
             link.run(self._report(looker, begin))
+        now_ms = self._wall_ms()
         ends = self._look(lambda: link.run(self._ends(looker, begin, marks)))
         self._latest = dict(ends)
-        ends = self._chosen(begin, ends, limit)
-        if ends == begin:
-            # Also an empty first batch says where it began. Once: the next one starts with that.
-            return link.run(self._marked(looker, start, ends)) if begin and self._is_first(start, begin) else start
-        planned = link.run(self._marked(looker, start, ends))
-        if changed := link.run(self._changed(looker, begin, marks, ends)):
+        ends = self._chosen(start, begin, ends, limit)
+        planned = start
+        # Also an empty first batch says where it began. Once: the next one starts with that.
+        if ends != begin or (begin and self._is_first(start, begin)):
+            planned = link.run(self._marked(looker, start, ends))
+            changed = link.run(self._changed(looker, begin, marks, ends))
             for queue in changed:
                 self._sound.pop(queue, None)
-            return self._next_end(link, looker, start, limit)  # this look finds it out
-        self._batch_s = self._clock()
+            again = self._is_open(start, ends, marks_from_json(planned), tries)
+            if changed or again:  # the next look finds it out
+                return self._next_end(link, looker, start, limit, tries + again)
+        self._seen_ms.update(dict.fromkeys(self._facts, now_ms))  # not before: what an open look saw, none has planned
+        if ends != begin:
+            self._batch_s = self._clock()
         return planned
 
-    def _chosen(self, begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+    def _is_open(self, start: dict[str, Any], ends: Offsets, new: Marks, tries: int) -> bool:
+        """Whether it must be looked again before a batch may end there, after some time. Raises UnreachableError.
+
+        A first batch waits for the marks of all its queues. Without them nobody would know that it is another message which
+        stands in a queue where the stream began. A later one has those of the batch before it.
+        """
+        begin, options = from_json(start), self._reading.options
+        missing = unmarked(ends, new, self._facts) if self._is_first(start, begin) else []
+        if missing and tries >= options.retries:
+            raise UnreachableError(
+                missing[0].broker_name,
+                f"no master says what is before the place where the stream begins in {names(missing)}: see that one runs,"
+                " then start the query again",
+            )
+        late = tries < LOST_TRIES_MAX and overtaken(begin, ends, marks_from_json(start), new, self._facts)
+        if missing or late:
+            time.sleep(options.retry_interval_ms / 1000)
+        return bool(missing) or late
+
+    def _chosen(self, start: dict[str, Any], begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         """What of it the next batch takes."""
         options = self._reading.options
+        if self._planned is None and options.starting.moves and self._is_first(start, begin):
+            return {queue: min(end, begin.get(queue, end)) for queue, end in ends.items()}
         if self._target is not None:
             ends = {
                 queue: min(end, max(self._target.get(queue, 0), begin.get(queue, end))) for queue, end in ends.items()
@@ -184,7 +219,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._latest) if self._latest else None
 
     async def _ends(self, looker: Looker, begin: Offsets, marks: Marks) -> Offsets:
-        now_ms = self._wall_ms()
         self._facts = facts = await looker.facts(await looker.queues(self._away))
         fail = self._reading.options.fail_on_data_loss
         now_s = self._clock()
@@ -206,7 +240,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end < begin.get(queue, 0):
                 hint = hints.get(queue, "the queue became shorter")
                 _log.warning("goes_back", **place_keys(queue, begin[queue]), to=end, hint=hint)
-        self._seen_ms.update(dict.fromkeys(facts, now_ms))
         away = {queue for queue in begin.keys() - facts.keys() if queue.topic not in self._away}
         for queue in sorted(away - self._queues_away):
             _log.warning("queue_away", **place_keys(queue, begin[queue]), hint="what it has from there on waits")
@@ -214,12 +247,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ends
 
     async def _changed(self, looker: Looker, begin: Offsets, marks: Marks, ends: Offsets) -> Marks:
-        """The marks that are gone behind which the next batch would go on.
+        """The marks that are gone behind which the next batch would go on, or to which it would go back.
 
-        Asked for after the new marks: where the old one is still there, the new one is of the same queue.
+        Asked for after the new marks: where the old one is still there, the new one is of the same queue. Also where the look
+        said that it was deleted: it is not in that queue.
         """
-        moved = {queue: mark for queue, mark in marks.items() if ends[queue] > begin[queue]}
-        return gone(moved, self._facts, await looker.stored_at(looks_for(moved, self._facts, {}, 0.0)))
+        moved = {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue] != begin[queue]}
+        return gone(moved, self._facts, await looker.stored_at({queue: mark.offset for queue, mark in moved.items()}))
 
     async def _go_on(
         self,
@@ -230,14 +264,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Offsets:
         """Where reading goes on in queues whose marks are gone."""
         lost = gone(marks, facts, stored_ms)
-        return goes_on(lost, await looker.searches({queue: mark.stored_ms + 1 for queue, mark in lost.items()}))
+        return goes_on(lost, await looker.searches({queue: mark.latest_ms + 1 for queue, mark in lost.items()}))
 
     async def _marked(self, looker: Looker, start: dict[str, Any], ends: Offsets) -> dict[str, Any]:
         """`ends` with what else Spark's checkpoint keeps."""
         begin, marks = from_json(start), marks_from_json(start)
         places = places_of_new(begin, ends, marks, self._facts)
         stored_ms = await looker.stored_at(places)
-        new = left(marks, ends, places, stored_ms)
+        new = left(marks, ends, self._facts, stored_ms, max(1, self._wall_ms() - SPARE_MS))
         self._before |= {queue: marks[queue] for queue, ms in stored_ms.items() if ms is not None and queue in marks}
         self._found(new, stored_ms, self._clock())
         return to_json(ends, new, self._kept_group(start), begin if self._is_first(start, begin) else None)
@@ -247,7 +281,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._sound |= {
             queue: Sound(marks[queue], self._facts[queue].maximum, at_s)
             for queue, ms in stored_ms.items()
-            if ms is not None and ms == marks[queue].stored_ms
+            if ms is not None and marks[queue].fits(ms)
         }
 
     def _is_first(self, start: dict[str, Any], begin: Offsets) -> bool:
@@ -270,7 +304,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: mark for queue, mark in self._before.items() if since.get(queue, mark.offset + 1) <= mark.offset
         }
         stored_ms = await looker.stored_at({queue: mark.offset for queue, mark in before.items()})
-        read = {queue: mark.offset + 1 for queue, mark in before.items() if stored_ms[queue] == mark.stored_ms}
+        read = {queue: mark.offset + 1 for queue, mark in before.items() if mark.fits(stored_ms[queue])}
         return since | read
 
     def _look(self, look: Callable[[], Offsets]) -> Offsets:
@@ -318,6 +352,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         is_first = self._is_first(start, first)
         ranges = ranges_between(from_json(end[BEGIN]) if is_first and BEGIN in end else first, last)
         if end != self._planned:  # it is run again
+            self._seen_ms.clear()  # this process has not seen what was planned
             if is_first and BEGIN not in end:
                 moved, fail = options.starting.moves and MARKS in end, options.fail_on_data_loss
                 lost = check_first_again(first, last, moved=moved, fail=fail)

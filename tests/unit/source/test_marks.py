@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,7 @@ from rocketcrew.client.admin import Admin
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
-from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.connections import shared
@@ -26,12 +27,14 @@ from rocketcrew.source.marks import (
     gone,
     left,
     looks_for,
+    overtaken,
     places_of_new,
     refused,
     same_and_shorter,
+    unmarked,
     what_happened,
 )
-from rocketcrew.source.offsets import Mark, from_json, marks_from_json, to_json
+from rocketcrew.source.offsets import BEGIN, Mark, from_json, marks_from_json, to_json
 from rocketcrew.source.positions import Facts
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
@@ -47,8 +50,9 @@ Q0, Q1, Q2, Q3 = (MessageQueue(TOPIC, "broker-a", number) for number in range(4)
 def test_the_marks_that_are_looked_at() -> None:
     facts = {Q0: Facts(0, 9), Q1: Facts(4, 5), Q2: Facts(0, 9, final=False), Q3: Facts(5, 9)}
     marks = dict.fromkeys(facts, Mark(4, 100))
-    # That of queue 3 was deleted by retention, and a replica proves nothing.
-    assert looks_for(marks, facts, {}, 0) == {Q0: 4, Q1: 4}
+    # That of queue 3 was deleted by retention. A replica may have another message.
+    assert looks_for(marks, facts, {}, 0) == {Q0: 4, Q1: 4, Q2: 4}
+    del marks[Q2]
     sound = {Q0: Sound(Mark(4, 100), 8, 0), Q1: Sound(Mark(4, 100), 5, 0)}
     assert looks_for(marks, facts, sound, 59.9) == {Q0: 4}, "queue 1 is as long as it was"
     assert looks_for(marks, facts, sound, 60) == {Q0: 4, Q1: 4}, "a while ago"
@@ -65,8 +69,18 @@ def test_a_mark_is_gone_where_another_message_is_or_none() -> None:
     assert gone(marks, {Q0: Facts(6, 9)}, {}) == {}, "retention"
     assert gone(marks, {Q0: Facts(0, 9)}, {Q0: 101}) == marks
     assert gone(marks, {Q0: Facts(0, 4)}, {}) == marks
-    assert gone(marks, {Q0: Facts(0, 4, final=False)}, {}) == {}
+    assert gone(marks, {Q0: Facts(0, 4, final=False)}, {}) == {}, "a replica lags"
+    assert gone(marks, {Q0: Facts(0, 9, final=False)}, {Q0: 101}) == marks, "not by lagging"
     assert gone(marks, {}, {}) == {}
+
+
+def test_a_mark_that_nothing_was_there_is_gone_where_a_newer_message_is() -> None:
+    marks = {Q0: Mark(4, -100)}
+    assert gone(marks, {Q0: Facts(5, 5)}, {}) == {}
+    assert gone(marks, {Q0: Facts(0, 9)}, {Q0: 99}) == {}, "a replica on which retention is later"
+    assert gone(marks, {Q0: Facts(0, 9)}, {Q0: None}) == {}, "nobody knows"
+    assert gone(marks, {Q0: Facts(0, 9)}, {Q0: 100}) == marks
+    assert gone(marks, {Q0: Facts(0, 4)}, {}) == marks
 
 
 def test_where_reading_goes_on_and_what_it_is_called() -> None:
@@ -107,10 +121,34 @@ def test_the_marks_that_a_batch_leaves() -> None:
     marks = {Q0: Mark(1, 100), Q1: Mark(8, 100), Q2: Mark(6, 100)}
     places = places_of_new(begin, ends, marks, facts)
     assert places == {Q0: 5}, "queue 1 goes back to its first message, the others stay"
-    assert left(marks, ends, places, {Q0: 200}) == {Q0: Mark(5, 200), Q2: Mark(6, 100)}
-    assert left(marks, ends, places, {Q0: None}) == {Q0: Mark(1, 100), Q2: Mark(6, 100)}
+    nothing_at_4 = Mark(4, -50)
+    assert left(marks, ends, facts, {Q0: 200}, 50) == {Q0: Mark(5, 200), Q1: nothing_at_4, Q2: Mark(6, 100)}
+    assert left(marks, ends, facts, {Q0: None}, 50) == {Q0: Mark(1, 100), Q1: nothing_at_4, Q2: Mark(6, 100)}
+    assert left({}, {Q1: 5, Q2: 0, Q3: 3}, facts, {}, 50) == {Q1: nothing_at_4}, "one at its first message, one away"
+    assert left({}, {Q1: 6}, facts, {Q1: None}, 50) == {}, "it was there a moment ago"
     assert places_of_new({}, {Q2: 0}, {}, facts) == {}, "it enters with nothing read"
     assert places_of_new({Q2: 7}, {Q2: 7}, {}, facts) == {Q2: 6}, "it has no mark yet"
+
+
+def test_what_happened_between_the_look_and_the_marks_is_seen() -> None:
+    facts, marks = {Q0: Facts(0, 9)}, {Q0: Mark(7, 100)}
+    for end, new, expected in (
+        (9, Mark(8, 200), False),
+        (9, Mark(7, 100), True),  # what was at 8 is not there any more
+        (9, None, True),
+        (8, Mark(7, 100), False),  # nothing to read
+        (6, Mark(5, 90), False),  # the end was lost
+        (6, Mark(5, 101), True),  # that was not read
+    ):
+        assert overtaken({Q0: 8}, {Q0: end}, marks, {} if new is None else {Q0: new}, facts) == expected, (end, new)
+    assert overtaken({Q0: 8}, {Q0: 8}, {}, {}, facts), "it has no mark yet"
+    assert not overtaken({Q0: 8}, {Q0: 9}, marks, marks, {Q0: Facts(0, 9, final=False)}), "a replica lags"
+
+
+def test_queues_that_nobody_would_know_again() -> None:
+    facts = {Q0: Facts(0, 9), Q1: Facts(0, 4, final=False), Q2: Facts(0, 9, final=False)}
+    assert unmarked({Q0: 9, Q1: 5, Q2: 9, Q3: 2}, {Q2: Mark(8, 100)}, facts) == [Q1, Q3]
+    assert unmarked({Q3: 0}, {}, facts) == [], "all of it is to come"
 
 
 # A stream.
@@ -394,16 +432,17 @@ def test_a_queue_filled_again_to_the_same_length_is_found_out_before_a_backlog_g
 
 
 class Meanwhile(Clock):
-    """Something happens the next time that somebody asks for the time, after `begun`."""
+    """Something happens the next time that the test's own thread asks for the time, after `begun`."""
 
     def __init__(self, now_s: float, begun: list[int], happens: Callable[[], None]) -> None:
         super().__init__()
         self.now_s = now_s
+        self._thread = threading.get_ident()
         self._begun = begun
         self._happens: Callable[[], None] | None = happens
 
     def __call__(self) -> float:
-        if self._begun and (happens := self._happens):
+        if self._begun and threading.get_ident() == self._thread and (happens := self._happens):
             self._happens = None
             happens()
         return super().__call__()
@@ -429,6 +468,119 @@ def test_a_topic_made_anew_between_the_look_and_the_plan_is_read_whole(
     stream.run(4)
     assert stream.taken() == rows(0, 12, 9_000)
     assert pulls[0] == 3
+
+
+def count_ends(broker: EmbeddedBroker, asked: list[int]) -> None:
+    """Into `asked`: each time that somebody asks for the end of a queue."""
+
+    def count(command: Command) -> None:
+        if command.code == RequestCode.GET_MAX_OFFSET:
+            asked.append(command.opaque)
+
+    broker.intercepts.append(count)
+
+
+def test_a_topic_made_anew_while_the_first_batch_is_planned_is_read_whole(
+    topic: Access, broker: EmbeddedBroker, wall: WallClock
+) -> None:
+    """The message before the planned end is not there when its mark is asked for."""
+
+    def anew() -> None:
+        make_anew(topic)
+        send(topic, wall, 3, 9_000)
+
+    stream, asked = Stream(topic), list[int]()
+    count_ends(broker, asked)
+    stream.clock = Meanwhile(0.0, asked, anew)
+    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock)
+    stream.begin = stream.reader.initialOffset()
+    asked.clear()
+    stream.run()
+    assert marks_from_json(stream.end) == {Q0: Mark(2, 9_000)}
+    send(topic, wall, 9, 9_001)
+    stream.run()
+    assert stream.taken() == [*rows(0, 3, 9_000), *rows(3, 12, 9_001)]
+
+
+@pytest.mark.parametrize("count", [6, 3])  # 6: shorter by so little that a lost end could explain it
+def test_a_topic_made_anew_before_the_first_batch_of_a_stream_from_the_latest_is_read_whole(
+    topic: Access, wall: WallClock, count: int
+) -> None:
+    for fail in ("true", "false"):
+        stream = Stream(topic, startingOffsets="latest", failOnDataLoss=fail)
+        stream.start(wall)
+        wall.set_ms = 500_000
+        stream.reader.initialOffset()
+        if fail == "true":
+            make_anew(topic)
+            send(topic, wall, count, 500_001)
+            with pytest.raises(DataLossError, match="10 is asked for"):
+                stream.plan()
+            send(topic, wall, 10 - count, 500_002)
+    make_anew(topic)
+    send(topic, wall, count, 600_000)
+    stream.run()
+    assert stream.taken() == []
+    send(topic, wall, 12 - count, 600_001)
+    stream.run()
+    assert stream.taken() == [*rows(0, count, 600_000), *rows(count, 12, 600_001)]
+
+
+class Retention:
+    """Says of queue 0 that all up to an offset was deleted, while it is on."""
+
+    def __init__(self, broker: EmbeddedBroker, minimum: int) -> None:
+        self.minimum = minimum
+        broker.intercepts.append(self._answer)
+
+    def _answer(self, command: Command) -> Command | None:
+        if command.code != RequestCode.GET_MIN_OFFSET or not self.minimum:
+            return None
+        return command.response(ResponseCode.SUCCESS, {"offset": str(self.minimum)})
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+@pytest.mark.parametrize("meanwhile", [True, False])
+def test_a_topic_made_anew_is_read_whole_where_retention_had_deleted_all_before_the_stream_began(
+    topic: Access, broker: EmbeddedBroker, wall: WallClock, start: str, meanwhile: bool
+) -> None:
+    def anew() -> None:
+        retention.minimum = 0
+        make_anew(topic)
+        send(topic, wall, 15, 500_001)
+
+    retention = Retention(broker, 10)
+    stream, asked = Stream(topic, startingOffsets=start), list[int]()
+    wall.set_ms = 500_000
+    stream.clock = Meanwhile(0.0, asked, anew)
+    stream.reader = StreamReader(Reading(topic, stream.given, COLUMNS), stream.clock, wall)
+    stream.run(2)
+    assert (stream.taken(), marks_from_json(stream.end)) == ([], {Q0: Mark(9, -440_000)})
+    if meanwhile:  # between the look and the plan
+        send(topic, wall, 1, 500_001)
+        count_ends(broker, asked)
+    else:
+        anew()
+        asked.append(0)
+        stream.start(wall, failOnDataLoss="true")
+        before = stream.end
+        with pytest.raises(DataLossError, match="the topic was made anew since it was read"):
+            stream.plan()
+        stream.end = before
+        stream.start(wall)
+    stream.run(2)
+    assert stream.taken() == rows(0, 15, 500_001)
+
+
+def test_a_stream_that_comes_back_to_its_first_offsets_does_not_begin_again(topic: Access, wall: WallClock) -> None:
+    stream = Stream(topic)
+    stream.run()
+    assert BEGIN in stream.end
+    make_anew(topic)
+    send(topic, wall, 3, 9_000)
+    for offset in (0, 3):
+        stream.run()
+        assert (from_json(stream.end), BEGIN in stream.end) == ({Q0: offset}, False)
 
 
 def test_a_topic_made_anew_before_a_stream_from_the_latest_has_read_anything_is_read_whole(

@@ -26,7 +26,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.batch_reader import part_of
 from rocketcrew.source.connections import Connections, shared
 from rocketcrew.source.errors import DataLossError
-from rocketcrew.source.offsets import from_json
+from rocketcrew.source.offsets import Mark, from_json, marks_from_json, to_json
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
@@ -225,6 +225,41 @@ def test_a_stream_waits_where_a_replica_lags_and_goes_back_where_the_end_was_los
     assert stream.partitions(at(10), back) == []
     with pytest.raises(DataLossError):
         StreamReader(reading(access, streaming=True), Clocks()).latestOffset(at(10), ReadAllAvailable())
+
+
+def test_a_replica_that_has_another_message_than_was_read_is_not_the_same_queue(
+    cluster: Cluster, access: Access
+) -> None:
+    cluster.shown = acting_master
+    begin = to_json({QUEUE: 8}, {QUEUE: Mark(7, 1_000)})
+    with pytest.raises(DataLossError, match="made anew since it was read"):
+        StreamReader(reading(access, streaming=True), Clocks()).latestOffset(begin, ReadAllAvailable())
+    back = StreamReader(reading(access, streaming=True, failOnDataLoss="false"), Clocks())
+    assert from_json(back.latestOffset(begin, ReadAllAvailable())) == {QUEUE: 0}
+
+
+def test_a_first_batch_waits_for_a_master_where_a_replica_lacks_what_is_before_it(
+    cluster: Cluster, access: Access
+) -> None:
+    as_it_is = cluster.shown
+
+    class Later(Clocks):
+        def __call__(self) -> float:
+            if self.now_s >= 10:
+                cluster.shown, cluster.has = as_it_is, 1 << 40
+            return super().__call__()
+
+    options = reading(access, streaming=True, startingOffsets='{"orders": {"broker-a": {"0": 10}}}')
+    cluster.shown, cluster.has = acting_master, 8
+    for clocks in (Clocks(), Later()):
+        stream = StreamReader(options, clocks)
+        begin = stream.initialOffset()
+        assert from_json(begin) == {QUEUE: 10}
+        if type(clocks) is Clocks:
+            with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on broker-a"):
+                stream.latestOffset(begin, ReadAllAvailable())
+    end = stream.latestOffset(begin, ReadAllAvailable())
+    assert (from_json(end), marks_from_json(end)[QUEUE].offset) == ({QUEUE: 10}, 9)
 
 
 def test_a_queue_that_was_made_anew_is_read_from_its_first_message_in_batches_of_the_limit(
