@@ -7,7 +7,8 @@ Rules:
   subscription is replaced only by one with a greater version.
 - A change that members must act on (channel new or gone, topics added or removed) makes a notice to every channel of the
   group, the sender included. The caller sends it; this table says for which groups.
-- A channel that says nothing for `expiry_ms` is closed. That by itself is no notice; the close that follows is.
+- A channel that does not name a group for `expiry_ms` is removed from that group, whatever else it says, and closed: a client
+  that lives connects again. The removal is no notice, as at the genuine broker; the close is one for its other groups.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ..remoting.bodies import BROADCASTING, SubscriptionData
+from ..remoting.errors import UsageError
 from .wanted import Wanted
+
+CLIENT_ID_MAX_CHARS = 1_024  # Java's are an IP address and the name of an instance
 
 
 @dataclass(slots=True)
@@ -81,6 +85,11 @@ class ClientTable:
         self._producers: dict[str, dict[int, ClientChannel]] = {}
         self._producer_ids: dict[str, ClientChannel] = {}
         self._groups_of: dict[int, tuple[set[str], set[str]]] = {}  # channel -> consumer groups, producer groups
+
+    def groups_of(self, channel: int) -> tuple[list[ConsumerGroup], set[str]]:
+        """The consumer groups and the names of the producer groups that the connection is in."""
+        consumers, producers = self._groups_of.get(channel, (set(), set()))
+        return [self._consumers[name] for name in consumers], set(producers)
 
     def consumer_group(self, name: str) -> ConsumerGroup | None:
         return self._consumers.get(name)
@@ -170,10 +179,34 @@ class ClientTable:
             self.unregister_producer(name, channel)
         return [name for name in sorted(consumers) if self.unregister_consumer(name, channel)]
 
-    def expired(self, now_ms: int) -> list[int]:
-        """Channels that announced themselves once and then were silent for too long, ascending."""
-        last_ms: dict[int, int] = {}
-        for members in [*(group.channels for group in self._consumers.values()), *self._producers.values()]:
-            for channel, member in members.items():
-                last_ms[channel] = max(last_ms.get(channel, 0), member.updated_ms)
-        return sorted(channel for channel, updated_ms in last_ms.items() if now_ms - updated_ms > self._expiry_ms)
+    def expire(self, now_ms: int) -> list[int]:
+        """Remove each member from the group in which it was silent for too long; the channels to close, ascending."""
+        consumers = [
+            (name, channel) for name, group in self._consumers.items() for channel in self._old(now_ms, group.channels)
+        ]
+        producers = [
+            (name, channel) for name, members in self._producers.items() for channel in self._old(now_ms, members)
+        ]
+        for name, channel in consumers:
+            self.unregister_consumer(name, channel)
+        for name, channel in producers:
+            self.unregister_producer(name, channel)
+        return sorted({channel for _, channel in consumers + producers})
+
+    def _old(self, now_ms: int, members: dict[int, ClientChannel]) -> list[int]:
+        return [channel for channel, member in members.items() if now_ms - member.updated_ms > self._expiry_ms]
+
+
+def text_chars(settings: Iterable[str], subscriptions: Iterable[SubscriptionData]) -> int:
+    """How much a group keeps of a heartbeat; hashes of tags count as numbers of ten digits."""
+    count = sum(map(len, settings))
+    for each in subscriptions:
+        words = each.topic, each.sub_string, each.expression_type, *each.tags_set
+        count += sum(map(len, words)) + 10 * len(each.code_set)
+    return count
+
+
+def check_client_id(client_id: str) -> None:
+    """Raises UsageError."""
+    if len(client_id) > CLIENT_ID_MAX_CHARS:
+        raise UsageError(f"a client id of {len(client_id)} characters: at most {CLIENT_ID_MAX_CHARS} are possible")

@@ -9,7 +9,8 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from ..conf.formats import DELAY_LEVELS_MAX, UNIT_MS
+from ..conf.formats import DELAY_LEVELS_MAX, DELAY_MAX_MS, UNIT_MS
+from ..conf.units import HOUR_MS
 from ..remoting.errors import UsageError
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
@@ -57,7 +58,7 @@ class BrokerConfig:
     checkpoint_interval_ms: int = 5_000  # consume queues to the disk; bounds what a start has to scan again
     offset_flush_interval_ms: int = 1_000  # genuine: 5 s; shorter, so that a kill -9 repeats less
     mapped_file_size_commit_log: int = 64 << 20  # bytes, RocketMQ's name; genuine: 1 GiB; ours is the step of retention
-    retention_ms: int = 72 * 3_600_000
+    retention_ms: int = DELAY_MAX_MS
     disk_max_used_space_ratio: int = 75  # percent of the disk for log, queues and index, RocketMQ's name and default
 
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
@@ -93,7 +94,15 @@ class BrokerConfig:
     deliver_batch_max: int = 1_000  # delayed messages delivered in one tick, so that one tick stays short
 
     def __post_init__(self) -> None:
-        parse_delay_levels(self.message_delay_level)
+        if max(self.delay_levels_ms) > self.retention_ms:
+            raise UsageError(
+                f"broker message_delay_level = {self.message_delay_level!r}: messages are kept for "
+                f"{self.retention_ms / HOUR_MS:g} h, and none can wait for longer than that"
+            )
+        if not 1 <= self.default_queues_max <= self.queues_per_topic_max:
+            raise UsageError(
+                f"broker default_queues_max = {self.default_queues_max}: 1 to {self.queues_per_topic_max} are possible"
+            )
         if self.tls_key_path and not self.tls_cert_path:
             raise UsageError(
                 f"broker tls_key_path = {self.tls_key_path!r} needs tls_cert_path: a key alone turns no TLS on; give the "

@@ -471,8 +471,7 @@ class BrokerCore:
         self._next_expiry_ms = now_ms + self.config.expiry_scan_interval_ms
         state = self.state
         state.locks.expire(now_ms)
-        for channel in state.clients.expired(now_ms):
-            state.clients.close_channel(channel)  # without a notice, as the genuine broker; members rebalance by timer
+        for channel in state.clients.expire(now_ms):
             state.close(channel)
 
     @property

@@ -12,6 +12,9 @@ What cannot be delivered now holds up its own level alone, as when its queue, or
 A head that the disk cannot read is passed over once its place is given up (lost_places.py). Where it is the level's queue
 that cannot be read, the queue is built anew: the log has all that it says.
 
+What retention took before its time is said with its number when it would have been delivered. Nothing waits longer than
+retention (config.py), so that is the disk's being full, or its place's being unreadable.
+
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
 """
@@ -74,6 +77,7 @@ class DelayLevels:
         self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
         self._first = 0  # the level with which the next round begins
         self._changed = False
+        self._is_loaded = False
 
     def delay_ms(self, level: int) -> int:
         return self.levels_ms[min(level, len(self.levels_ms)) - 1]
@@ -102,6 +106,8 @@ class DelayLevels:
     def start(self, store: MessageStore) -> None:
         """Look at every level's head; call once after recovery."""
         for queue_id in store.queue_ids(SCHEDULE_TOPIC):
+            if not self._is_loaded:  # nobody knows what was delivered of what is gone
+                self._delivered.setdefault(queue_id + 1, store.min_offset(SCHEDULE_TOPIC, queue_id))
             self._look(store, queue_id + 1)
 
     def deliver(
@@ -157,10 +163,14 @@ class DelayLevels:
             try:
                 store_again(real_message(message))
             except UsageError as error:  # it would not be taken tomorrow either, and others wait behind it
-                fields: dict[str, object] = {"position": message.physical_offset, "level": level, "reason": str(error)}
+                fields: dict[str, object] = {
+                    "position": message.physical_offset,
+                    "delay_level": level,
+                    "reason": str(error),
+                }
                 store.events.append(("store.delayed_message_not_delivered", fields))
         else:
-            store.events.append(("store.delayed_message_gone", {"level": level, "queue_offset": offset}))
+            self._say_gone(store, level, offset, 1)
         self._delivered[level] = offset + 1
         self._changed = True
         self._look(store, level)
@@ -172,12 +182,20 @@ class DelayLevels:
         if queue is None:
             self._due_ms.pop(level, None)
             return
-        offset = min(max(self._delivered.get(level, 0), queue.min_offset), queue.max_offset)
+        delivered = self._delivered.get(level, 0)
+        if delivered < queue.min_offset:
+            self._say_gone(store, level, delivered, queue.min_offset - delivered)
+        offset = min(max(delivered, queue.min_offset), queue.max_offset)
         self._delivered[level] = offset
         if offset < queue.max_offset:
             self._due_ms[level] = store.entry(queue, offset)[2]
         else:
             self._due_ms.pop(level, None)
+
+    def _say_gone(self, store: MessageStore, level: int, offset: int, count: int) -> None:
+        fields: dict[str, object] = {"delay_level": level, "queue_offset": offset, "count": count}
+        store.events.append(("store.delayed_message_gone", fields))
+        self._changed = True
 
     def dump_if_changed(self) -> bytes | None:
         """The text of delayOffset.json when it is not what was dumped last."""
@@ -192,6 +210,7 @@ class DelayLevels:
     def load(self, text: bytes) -> None:
         """Take over what `dump` wrote. Raises ProtocolError when it is something else."""
         self._delivered = _DelayDocument.decode(text).offset_table
+        self._is_loaded = True
 
 
 def home_of(message: StoredMessage) -> tuple[str, int]:

@@ -10,7 +10,8 @@ connections have their turn.
   is begun at once, before the answers of what is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
   already, and no held pull, so what is queued for it stays bounded. Pulls that it left parked are given one turn of the loop
-  after another, those of all connections in turn. One that reads nothing for LAG_MS is disconnected.
+  after another, those of all connections in turn. One that reads nothing for LAG_MS is disconnected, or earlier when all
+  together leave too much unread.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - With TLS (tls.py) a connection has its place from its first byte on: the one that has been at its handshake for longest is
@@ -37,8 +38,8 @@ from ..remoting.frame import FrameReader, encode_head
 from .core import BrokerCore
 from .disk import OPEN_FILES_MAX
 from .effects import CloseChannel, Effect, Reply
-from .half_frames import HalfFrames
 from .name_server import NameServerCore
+from .peer_bytes import PeerBytes, Share
 from .tls import CIPHERED_BYTES, TlsConnection
 
 CONNECTIONS_MAX = 10_000
@@ -70,18 +71,21 @@ class WallClock:
     """Milliseconds since 1970 that never go back: deadlines must pass even when somebody sets the clock back.
 
     Runs with the monotonic clock from the wall time of its making, and follows the wall clock when that jumps ahead, as it
-    does when the machine slept.
+    does when the machine slept. So a clock that was wrong for a moment leaves it ahead: `ahead_ms` says how far.
     """
 
     JUMP_NS = 1_000_000_000
 
     def __init__(self) -> None:
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
+        self.ahead_ms = 0
+        """How far this was ahead of the machine's clock, as that was set back, at the last call."""
 
     def __call__(self) -> int:
         ahead_ns = time.time_ns() - time.monotonic_ns()
         if ahead_ns - self._ahead_ns > self.JUMP_NS:
             self._ahead_ns = ahead_ns
+        self.ahead_ms = max(self._ahead_ns - ahead_ns, 0) // 1_000_000
         return (time.monotonic_ns() + self._ahead_ns) // 1_000_000
 
 
@@ -107,7 +111,8 @@ class Edge:
         self.clock_ms = clock_ms
         self._connections: dict[int, Connection] = {}
         self.handshakes: dict[TlsConnection, Callable[[], object]] = {}  # oldest first; what ends it
-        self.half_frames = HalfFrames()
+        self.half_frames = PeerBytes()
+        self.unread = PeerBytes()
         self._written: set[Connection] = set()
         self._next_channel = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -190,18 +195,28 @@ class Edge:
     def closed(self, connection: Connection, channel: int) -> None:
         del self._connections[channel]
         self.half_frames.forget(channel)
+        self.unread.forget(channel)
         self._written.discard(connection)
         if not self._stopped:
             self.perform(connection.core.channel_closed(self.look_at_clock(), channel))
 
     def received(self, channel: int, unserved_bytes: int) -> None:
         """What a connection has received and not served; others, or itself, may have to go for that."""
-        for ended, half in self.half_frames.note(self.now_ms, channel, unserved_bytes).items():
-            connection = self._connections[ended]
-            idle_ms = half.idle_ms(self.now_ms)
-            self.say(
-                "connection.half_frame_ended", peer=connection.address, held_bytes=half.size_bytes, idle_ms=idle_ms
-            )
+        self.half_frames.note(self.now_ms, channel, unserved_bytes)
+        self._end(self.half_frames.take_largest(self.now_ms), "connection.half_frame_ended")
+
+    def bound_unread(self) -> None:
+        """Disconnect some of those that do not read, when all answers that wait for that have too many bytes."""
+        if self.unread.are_too_many:
+            for channel in [*self.unread.channels]:  # what was read meanwhile, nobody has said
+                self._connections[channel].look_at_unread(self.now_ms)
+            self._end(self.unread.take_largest(self.now_ms), "connection.unread_ended")
+
+    def _end(self, shares: dict[int, Share], why: str) -> None:
+        for channel, share in shares.items():
+            connection = self._connections[channel]
+            idle_ms = share.idle_ms(self.now_ms)
+            self.say(why, peer=connection.address, held_bytes=share.size_bytes, idle_ms=idle_ms)
             connection.abort()
 
     # Effects
@@ -264,6 +279,8 @@ class Edge:
 
     def look_at_clock(self) -> int:
         self.now_ms = self.clock_ms()
+        if isinstance(self.clock_ms, WallClock):
+            self.broker.state.clock_ahead_ms = self.clock_ms.ahead_ms
         return self.now_ms
 
     def flushed(self) -> None:
@@ -350,8 +367,8 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes | bytearray | memoryview] = []
         self._out_bytes = 0  # of bodies; heads are small
         self.is_lagging = False  # the peer has not read what it asked for: nothing more is served
-        self._lag_since_ms = 0
-        self._lag_bytes = 0
+        self._unread_bytes = 0  # when it was looked at last
+        self._read_ms = 0  # when the peer was seen to have read something, or to have nothing to read
         self._round_planned = False  # more of what was received is served after the other connections
         self._transport: asyncio.Transport | None = None
         self.channel: int | None = None
@@ -429,6 +446,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def flush(self) -> None:
         if self._out and self._transport is not None:
+            written_bytes = sum(map(len, self._out))
             # Not `writelines`: up to Python 3.12.8 and 3.13.1 it never tells the protocol to pause (gh-127655).
             small: list[bytes | bytearray | memoryview] = []
             for piece in self._out:
@@ -444,12 +462,12 @@ class Connection(asyncio.BufferedProtocol):
             self._out = []
             self._out_bytes = 0
             self.active_ms = self._edge.now_ms
+            self.look_at_unread(self.active_ms, written_bytes)
+            self._edge.bound_unread()
 
     def pause_writing(self) -> None:
         self.is_lagging = True
-        self._lag_since_ms = self._edge.clock_ms()
         if self._transport is not None:
-            self._lag_bytes = self._transport.get_write_buffer_size()
             self._transport.pause_reading()
         if self.channel is not None:
             self.core.channel_full(self.channel, is_full=True)
@@ -464,14 +482,21 @@ class Connection(asyncio.BufferedProtocol):
             self._serve_frames(now_ms)
 
     def reads_nothing(self, now_ms: int) -> bool:
-        """Whether the peer has taken none of what is there for it, for too long. What it did take counts as a write."""
-        if self._transport is None:
-            return False
-        waiting = self._transport.get_write_buffer_size()
-        if waiting < self._lag_bytes:
-            self._lag_since_ms = self.active_ms = now_ms
-        self._lag_bytes = waiting
-        return self.is_lagging and now_ms - self._lag_since_ms > LAG_MS
+        """Whether the peer has taken none of what is there for it, for too long."""
+        self.look_at_unread(now_ms)
+        return self.is_lagging and now_ms - self._read_ms > LAG_MS
+
+    def look_at_unread(self, now_ms: int, written_bytes: int = 0) -> None:
+        """Note what the peer has not taken, of which so much is new. What it did take counts as a write."""
+        if self._transport is None or self.channel is None:
+            return
+        unread_bytes = self._transport.get_write_buffer_size()
+        if unread_bytes < self._unread_bytes + written_bytes:
+            self._read_ms = self.active_ms = now_ms
+        elif not self._unread_bytes:
+            self._read_ms = now_ms
+        self._unread_bytes = unread_bytes
+        self._edge.unread.note(self._read_ms, self.channel, unread_bytes)
 
     def end_idle(self) -> None:
         """Close; one whose peer leaves its answers unread at once, as `close` would wait for them for ever."""

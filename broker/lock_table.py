@@ -2,6 +2,7 @@
 
 A lock belongs to a client id, not to a connection, and lasts `expiry_ms` from its last confirmation: the same client
 refreshes it, anybody takes over an expired one. Granting is all a batch does; what is not granted is simply not named.
+Nothing is kept for what is not granted, and the locks of all groups are bounded: names of groups and clients are free.
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
+
+LOCKS_MAX = 200_000  # of all groups: an ordered group has one for each of its queues
 
 
 @dataclass(slots=True)
@@ -26,15 +30,21 @@ class LockTable:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
 
     def lock(self, now_ms: int, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues among `queues` that the client holds from now on."""
-        held = self._groups.setdefault(group, {})
-        granted: list[MessageQueue] = []
+        """The queues among `queues` that the client holds from now on. Raises UsageError when there is no room for more."""
+        held = self._groups.get(group, {})
+        granted: dict[MessageQueue, QueueLock] = {}
         for queue in queues:
             lock = held.get(queue)
             if lock is None or lock.client_id == client_id or self._expired(now_ms, lock):
-                held[queue] = QueueLock(client_id, now_ms)
-                granted.append(queue)
-        return granted
+                granted[queue] = QueueLock(client_id, now_ms)
+        fresh = granted.keys() - held.keys()
+        if fresh:
+            count = sum(map(len, self._groups.values())) + len(fresh)
+            if count > LOCKS_MAX:
+                raise UsageError(f"{count} locks of queues: this broker keeps at most {LOCKS_MAX} of all groups")
+            self._groups[group] = held
+        held.update(granted)
+        return [*granted]
 
     def unlock(self, group: str, client_id: str, queues: Iterable[MessageQueue]) -> None:
         """Give up what the client holds among `queues`; another client's lock stays."""

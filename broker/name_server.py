@@ -4,7 +4,8 @@ Rules:
 - Only the KV configuration is kept over a restart (kvConfig.json, as RocketMQ writes it); brokers register again within
   their interval.
 - A master that registers with another data version than before replaces all its topics; the same version only renews.
-- What brokers of others register is bounded, each time and in all: the broker of this process shares the loop with it.
+- What brokers of others register is bounded, each time and in all, and so is the KV configuration, all of which is written
+  with each change: the broker of this process shares the loop with it.
 - A broker is gone when its connection closes or when it was silent for longer than it announced itself. The broker that
   lives in the same process has no connection; it registers by `register`, and renews itself from its own tick.
 - Routes are written with quoted keys for clients that read them (version >= 401 or when asked), with raw ones else;
@@ -60,6 +61,9 @@ from .storage import DiskFailed, Storage, StorageError
 DEFAULT_TIMEOUT_MS = 120_000
 SCAN_INTERVAL_MS = 5_000
 KV_ENTRIES_MAX = 10_000
+KV_VALUE_MAX_BYTES = 64 << 10
+KV_TABLE_MAX_BYTES = 2 << 20  # as its file has it
+NAME_MAX_CHARS = 512  # of topics, brokers and what else a registration names; RocketMQ's own topics have up to 255
 REGISTRATION_MAX_BYTES = 8 << 20  # of TOPICS_MAX topics as JSON: some 4 MB, more with attributes
 VERSION_MAX_BYTES = 64 << 10  # what any other request has as its body
 BROKERS_MAX = 1_000  # addresses
@@ -282,6 +286,8 @@ class NameServerCore:
             refuse_many_topics(body.count(b'"topicName"'))
             table = RegisterBrokerBody.decode(body).topic_config_serialize_wrapper if body else TopicConfigTable()
         refuse_many_topics(len(table.topic_config_table))  # also when they are written in another way
+        topics = (topic.topic_name for topic in table.topic_config_table.values())
+        refuse_long_names(request.cluster_name, request.broker_name, request.broker_addr, *topics)
         registration = Registration(
             request.cluster_name,
             request.broker_name,
@@ -422,20 +428,30 @@ class NameServerCore:
         return {}
 
     def _keep_kv(self, namespace: str, key: str, value: str | None) -> None:
-        """Set a value, None = remove it, when the disk has it. Raises StorageError, and then all is as before."""
+        """Set a value, None = remove it, when the disk has it. Raises StorageError or Refused, and then all is as before."""
         kv = {name: dict(part) for name, part in self._tables.kv.items()}
         part = kv.setdefault(namespace, {})
         if value is None:
             part.pop(key, None)
+            if not part:
+                del kv[namespace]
         else:
             part[key] = value
+        text = KvConfig(kv).encode()
+        if value is not None and len(text) > KV_TABLE_MAX_BYTES:
+            remark = f"the name server keeps at most {KV_TABLE_MAX_BYTES} bytes of values with their keys: delete some"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         if self._storage is not None:
-            self._storage.replace(KV_TABLE, KvConfig(kv).encode(), sync=True)
+            self._storage.replace(KV_TABLE, text, sync=True)
         self._tables.kv = kv
 
     def _put_kv(self, now_ms: int, channel: int, command: Command) -> Command:
         request = PutKvConfig.from_fields(command.fields)
         kv = self._tables.kv
+        value_bytes = len(request.value.encode())
+        if value_bytes > KV_VALUE_MAX_BYTES:
+            remark = f"a value of {value_bytes} bytes; the name server keeps at most {KV_VALUE_MAX_BYTES} of each"
+            raise Refused(ResponseCode.SYSTEM_ERROR, remark)
         if request.key not in kv.get(request.namespace, {}) and sum(map(len, kv.values())) >= KV_ENTRIES_MAX:
             raise Refused(ResponseCode.SYSTEM_ERROR, f"the name server keeps at most {KV_ENTRIES_MAX} values")
         self._keep_kv(request.namespace, request.key, request.value)
@@ -474,6 +490,13 @@ def refuse_long_body(command: Command) -> None:
 def refuse_many_topics(count: int) -> None:
     if count > TOPICS_MAX:
         remark = f"a registration of {count} topics; this name server takes at most {TOPICS_MAX} of one broker"
+        raise Refused(ResponseCode.SYSTEM_ERROR, remark)
+
+
+def refuse_long_names(*names: str) -> None:
+    longest = max(map(len, names))
+    if longest > NAME_MAX_CHARS:
+        remark = f"a registration with a name of {longest} characters; this name server takes at most {NAME_MAX_CHARS}"
         raise Refused(ResponseCode.SYSTEM_ERROR, remark)
 
 

@@ -5,10 +5,12 @@
   file system: what the genuine broker counts where several share a disk (getMajorFileSize). Files of others that fill the
   disk are no reason to drop messages.
 - The last segment always stays.
+- Age is by the machine's clock, also where that was set back while the broker ran: a clock that was wrong for a moment must
+  not make old for good what nobody has read.
 - A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, nothing expires by
-  age for HOLD_MS: a wrong clock can be put right, and the broker started again. The clock at the last look and the end of
-  the hold are kept in `config/clock.json`: a start compares with that look, since the newest record may have the wrong time.
-  A store with records and without that table is held too.
+  age for HOLD_MS: a wrong clock can be put right. The clock at the last look and the end of the hold are kept in
+  `config/clock.json`: a start compares with that look, since the newest record may have the wrong time. A store with records
+  and without that table is held too.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class AgeGuard:
     def look(self, now_ms: int, retention_ms: int) -> bool:
         """Call it every few seconds; True when the clock has jumped since the last call."""
         jumped = now_ms - self._seen_ms > max(retention_ms // 2, JUMP_MIN_MS)
-        if jumped:
-            self.hold_until_ms = now_ms + HOLD_MS
+        until_ms = now_ms + HOLD_MS  # no hold is longer, also when the clock was set back since
+        self.hold_until_ms = until_ms if jumped else min(self.hold_until_ms, until_ms)
         self._seen_ms = now_ms
         return jumped
 

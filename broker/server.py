@@ -151,7 +151,7 @@ class EmbeddedBroker:
             self._core = None
             for bound in sockets:
                 bound.close()
-            self._release()
+            self._give_up()
             raise
 
     def _own_storage(self) -> Storage:
@@ -234,11 +234,16 @@ class EmbeddedBroker:
         if self._core is None:
             return
         await self._close_connections()
+        core, self._core = self._core, None
         try:
-            self._core.stop()
-        finally:
-            self._core = None
+            core.stop()
+        except BaseException:
+            self._give_up()
+            raise
+        if core.failed is None:
             self._release()
+        else:
+            self._give_up()
         _log.info("broker.stopped", broker=self.address)
 
     async def crash(self) -> None:
@@ -274,6 +279,11 @@ class EmbeddedBroker:
             if isinstance(self._storage, DiskStorage):
                 self._storage = None
             self._close_waker()
+
+    def _give_up(self) -> None:
+        """Release the folder after something failed. That says what to do: what fails of this too is not raised."""
+        with contextlib.suppress(StorageError):
+            self._release()
 
     def _close_waker(self) -> None:
         if self._waker is not None:

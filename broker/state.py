@@ -69,6 +69,7 @@ TOPICS_TABLE = "config/topics.json"
 TOPICS_JOURNAL = "config/topics.journal"
 JOURNAL_BYTES = 1 << 20
 CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back since the last record
+CLOCK_BACK_MAX_MS = 60_000  # more than that is said
 GROUPS_TABLE = "config/subscriptionGroup.json"
 OFFSETS_TABLE = "config/consumerOffset.json"
 DELAYS_TABLE = "config/delayOffset.json"
@@ -128,7 +129,10 @@ class BrokerState:
         self.pops = Pops(storage, config.held_pulls_max)
         self.modes = RequestModes()
         self.transactions = Transactions(
-            config.transaction_timeout_ms, config.transaction_check_interval_ms, config.transaction_checks_max
+            config.transaction_timeout_ms,
+            config.retention_ms,
+            config.transaction_check_interval_ms,
+            config.transaction_checks_max,
         )
         host = config.announce or config.host
         limits = StoreLimits(
@@ -153,6 +157,10 @@ class BrokerState:
         self.accounts: dict[int, Account] = {}  # with an ACL: who signed the last heartbeat of each channel
         self.started_ms = 0
         self.now_ms = 0  # of the request or tick at hand
+        self.clock_ahead_ms = 0
+        """How far `now_ms`, which never goes back, is ahead of the machine's clock. Ages, and times that clients gave, go by
+        the latter."""
+        self._clock_back_said = False
         self.stats = PutGetStats()
         self.put_count = 0
         self.get_count = 0
@@ -316,16 +324,21 @@ class BrokerState:
                 ),
             )
 
-    def expire_by_age(self, now_ms: int) -> bool:
-        """Drop what is older than the retention time; False, and nothing, while that is held up after a jump of the clock.
-        Raises StorageError, also when all is dropped."""
+    def expire_by_age(self, now_ms: int) -> int:
+        """Drop what is older than the retention time; nothing while that is held up after a jump of the clock. Returns for
+        how many ms more that is, 0 = it is not. Raises StorageError, also when all is dropped."""
         guard, retention_ms = self.age_guard, self.config.retention_ms
-        if guard.look(now_ms, retention_ms):
+        wall_ms = now_ms - self.clock_ahead_ms
+        is_back = self.clock_ahead_ms > CLOCK_BACK_MAX_MS
+        if is_back and not self._clock_back_said:
+            self.store.events.append(("store.clock_was_set_back", {"by_ms": self.clock_ahead_ms}))
+        self._clock_back_said = is_back
+        if guard.look(wall_ms, retention_ms):
             self.store.events.append(("store.nothing_expires_after_a_jump_of_the_clock", {"hold_ms": HOLD_MS}))
-        if may_expire := guard.may_expire(now_ms):
-            self.store.drop_older_than(now_ms - retention_ms)
+        if guard.may_expire(wall_ms):
+            self.store.drop_older_than(wall_ms - retention_ms)
         guard.save()
-        return may_expire
+        return max(guard.hold_until_ms - wall_ms, 0)
 
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
@@ -389,6 +402,7 @@ class BrokerState:
 
     def _keep_positions(self, flushed: int) -> None:
         """Say from where a start must read for transactions, once the disk has the ends that this counts on."""
+        self.transactions.drop_gone(self.store)
         self._commit_positions(flushed)
         if self._positions is None:
             found = self.transactions.positions(self.store)
@@ -470,7 +484,7 @@ class BrokerState:
         """False for one whose time has come already. Raises Refused."""
         delay_max_ms = min(self.config.timer_max_delay_sec * 1_000, self.config.retention_ms)
         try:
-            due_ms = timer_due_ms(now_ms, properties)
+            due_ms = timer_due_ms(now_ms, properties, self.clock_ahead_ms)
             is_legal = due_ms - now_ms <= delay_max_ms and (
                 due_ms > now_ms or PROPERTY_TIMER_DEL_UNIQKEY not in properties
             )
@@ -500,7 +514,8 @@ class BrokerState:
         """Store the first half of a transaction. Raises StorageError, UsageError."""
         half = half_of(message, properties)
         self.store.put(now_ms, half, message_tags_code(half))
-        self.transactions.stored(now_ms, half, self.store)
+        born_ms = half.born_timestamp_ms + self.clock_ahead_ms
+        self.transactions.stored(min(now_ms, born_ms), half, self.store)
         self._count_put(now_ms, half.topic)
         return half
 

@@ -59,21 +59,21 @@ def asks_for_timer(properties: dict[str, str]) -> bool:
     )
 
 
-def timer_due_ms(now_ms: int, properties: dict[str, str]) -> int:
-    """When a message that asks for a timer is to be delivered. Raises ValueError."""
+def timer_due_ms(now_ms: int, properties: dict[str, str], ahead_ms: int) -> int:
+    """When a message that asks for a timer is to be delivered, by a clock that is so far ahead of those of clients. Raises
+    ValueError."""
     for name, unit_ms in _UNITS_MS:
         if name in properties:
             return now_ms + int(properties[name]) * unit_ms
-    return int(properties[PROPERTY_TIMER_DELIVER_MS])
+    return int(properties[PROPERTY_TIMER_DELIVER_MS]) + ahead_ms
 
 
-def longest_wait_ms(properties: Mapping[str, str]) -> int | None:
-    """The delay that a stored timer message asked for, None when it asked for a time of day."""
+def latest_due_ms(start_ms: int, properties: Mapping[str, str]) -> int | None:
+    """When a stored timer message is due at the latest where the process began at `start_ms`, None when it does not say."""
     for name, unit_ms in _UNITS_MS:
-        text = properties.get(name, "")
-        if text.isascii() and text.isdigit() and len(text) < 19:
-            return int(text) * unit_ms
-    return None
+        if (wait := _number(properties, name)) is not None:
+            return start_ms + wait * unit_ms
+    return _number(properties, PROPERTY_TIMER_DELIVER_MS)
 
 
 def redirect_to_timer(message: StoredMessage, properties: dict[str, str], due_ms: int) -> None:
@@ -121,7 +121,7 @@ class Timers:
         """Read what is open; once, after recovery. Raises QueueRebuilding.
 
         What asked for a delay waits no longer than that from now on: else the clock was set back, and it would wait as long
-        as that besides. What asked for a time of day waits for it.
+        as that besides. What asked for a time of day waits for it, whatever the clock was when it came.
         """
         self._open.clear()
         self._by_key.clear()
@@ -172,9 +172,8 @@ class Timers:
             self._closed.append(offset)
             return
         due_ms = _out_ms(properties)
-        wait_ms = longest_wait_ms(properties) if start_ms is not None else None
-        if start_ms is not None and wait_ms is not None:
-            due_ms = min(due_ms, start_ms + wait_ms)
+        if start_ms is not None and (latest_ms := latest_due_ms(start_ms, properties)) is not None:
+            due_ms = min(due_ms, latest_ms)
         self._add(offset, due_ms, key)
 
     def _add(self, offset: int, due_ms: int, key: str) -> None:
@@ -352,5 +351,9 @@ class SavedTimers:
 
 def _out_ms(properties: Mapping[str, str]) -> int:
     """TIMER_OUT_MS of a stored message; 0, so at once, for nonsense."""
-    text = properties.get(PROPERTY_TIMER_OUT_MS, "")
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+    return _number(properties, PROPERTY_TIMER_OUT_MS) or 0
+
+
+def _number(properties: Mapping[str, str], name: str) -> int | None:
+    text = properties.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None

@@ -7,8 +7,9 @@
   CID_RMQ_SYS_TRANS, as the genuine broker does. Halves are stored one after the other, and each ends after it was stored; so
   the op records of all halves from that one on are above the end that the op queue had then. Nothing else is remembered of
   halves that ended.
-- An open half message is asked for after its immunity (6 s, or its own CHECK_IMMUNITY_TIME_IN_SECONDS), then again at
-  every interval; after so many questions it is given up: copied to TRANS_CHECK_MAX_TIME_TOPIC, where people can find it.
+- An open half message is asked for after its immunity (6 s, or its own CHECK_IMMUNITY_TIME_IN_SECONDS, at most as long as
+  it is kept), then again at every interval; after so many questions it is given up: copied to TRANS_CHECK_MAX_TIME_TOPIC,
+  where people can find it. One that retention drops before is open no more.
 - A commit stores the message where it belongs and then writes the op record: a kill between the two makes the broker ask
   again and store a second time. At least once, as everything here.
 
@@ -23,7 +24,8 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from itertools import takewhile
 
 from ..remoting.codes import SYSFLAG_TRANSACTION_MASK
 from ..remoting.errors import UsageError
@@ -108,17 +110,12 @@ def real_message(half: StoredMessage) -> StoredMessage:
     return replace(half, topic=topic, queue_id=queue_id, raw_properties=encode_properties(properties).encode())
 
 
-def immunity_ms(properties: dict[str, str], default_ms: int) -> int:
-    """How long after its birth a half message is not asked for."""
-    text = properties.get(PROPERTY_CHECK_IMMUNITY_TIME, "")
-    return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 10 else default_ms
-
-
 class Transactions:
     """The half messages that are open, by queue offset."""
 
-    def __init__(self, timeout_ms: int, interval_ms: int, checks_max: int) -> None:
+    def __init__(self, timeout_ms: int, immunity_max_ms: int, interval_ms: int, checks_max: int) -> None:
         self._timeout_ms = timeout_ms
+        self._immunity_max_ms = immunity_max_ms
         self._interval_ms = interval_ms
         self._checks_max = checks_max
         self._open: dict[int, _Open] = {}  # in the order of their offsets
@@ -129,6 +126,13 @@ class Transactions:
 
     def __len__(self) -> int:
         return len(self._open)
+
+    def immunity_ms(self, half: StoredMessage) -> int:
+        """How long after its birth a half message is not asked for: no longer than it is kept."""
+        text = half.properties.get(PROPERTY_CHECK_IMMUNITY_TIME, "")
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return min(int(text) * 1000, self._immunity_max_ms)
+        return self._timeout_ms
 
     def start(self, store: MessageStore, offsets: OffsetTable, now_ms: int) -> None:
         """Find the open half messages in the two queues; once, after recovery."""
@@ -143,14 +147,12 @@ class Transactions:
             else:
                 self._add_half(offset, half, now_ms, first_op)
 
-    def stored(self, now_ms: int, half: StoredMessage, store: MessageStore) -> None:
+    def stored(self, born_ms: int, half: StoredMessage, store: MessageStore) -> None:
         """A half message was stored."""
-        self._add_half(half.queue_offset, half, min(now_ms, half.born_timestamp_ms), store.max_offset(OP_TOPIC, 0))
+        self._add_half(half.queue_offset, half, born_ms, store.max_offset(OP_TOPIC, 0))
 
     def _add_half(self, offset: int, half: StoredMessage, from_ms: int, op_offset: int) -> None:
-        self._add(
-            offset, half.physical_offset, from_ms + immunity_ms(dict(half.properties), self._timeout_ms), op_offset
-        )
+        self._add(offset, half.physical_offset, from_ms + self.immunity_ms(half), op_offset)
 
     def _add(self, offset: int, physical_offset: int, due_ms: int, op_offset: int) -> None:
         self._open[offset] = _Open(physical_offset, due_ms, op_offset)
@@ -164,9 +166,26 @@ class Transactions:
         text = b"%d" % half.queue_offset  # no comma after it: 5.x reads a list of them, 4.x one number alone
         properties = encode_properties({PROPERTY_TAGS: ENDED_TAG}).encode()
         op = store.put(now_ms, StoredMessage(OP_TOPIC, text, properties), tags_hash(ENDED_TAG))
-        entry = self._open.pop(half.queue_offset, None)
+        entry = self._forget(half.queue_offset)
         if entry is not None:
             self._unsure.append((op.queue_offset, half.queue_offset, entry.op_offset))
+
+    def _forget(self, offset: int) -> _Open | None:
+        entry = self._open.pop(offset, None)
+        if len(self._due) > 2 * len(self._open):  # what is due in days would stay there for days
+            self._due = [(still.due_ms, open_offset) for open_offset, still in self._open.items()]
+            heapify(self._due)
+        return entry
+
+    def drop_gone(self, store: MessageStore) -> None:
+        """Forget those whose records retention has dropped: nobody can commit them any more, and they have the places of
+        others. An event says how many."""
+        first_kept = store.min_offset(HALF_TOPIC, 0)
+        gone = list(takewhile(lambda offset: offset < first_kept, self._open))
+        for offset in gone:
+            self._forget(offset)
+        if gone:
+            _say_gone(store, gone)
 
     def positions(self, store: MessageStore) -> tuple[int, int] | None:
         """From where a start must read halves and ends, for `commit_positions` when the disk has all that is stored now.
@@ -225,7 +244,8 @@ class Transactions:
                 continue
             entry.is_lost = False
             if half is None:  # dropped with its segment: nobody can commit it any more
-                del self._open[offset]
+                self._forget(offset)
+                _say_gone(store, [offset])
             else:
                 yield self._asked(entry, half)
         if refused:
@@ -258,6 +278,11 @@ class Transactions:
             store.events.append(("store.transaction_given_up_unread", fields))
         entry.is_lost = is_lost
         return is_lost
+
+
+def _say_gone(store: MessageStore, offsets: list[int]) -> None:
+    fields: dict[str, object] = {"count": len(offsets), "first_queue_offset": offsets[0]}
+    store.events.append(("store.open_transactions_gone", fields))
 
 
 def commit_positions(offsets: OffsetTable, half_offset: int, op_offset: int) -> None:

@@ -76,7 +76,7 @@ _DELTAS = ("delta", "deltalake")
 _TABLE = "table:"
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600}
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DELAY_MAX_MS = 30 * 86_400_000
+DELAY_MAX_MS = 72 * 3_600_000  # as long as the embedded broker keeps messages, RocketMQ's fileReservedTime
 
 
 def address(text: str) -> str:
@@ -364,10 +364,8 @@ def delay_levels(text: str) -> str:
         raise ValueError(f"has more than {DELAY_LEVELS_MAX} levels")
     for level in levels:
         match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
-        if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= _DELAY_MAX_MS:
-            raise ValueError(
-                f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 30d"
-            )
+        if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= DELAY_MAX_MS:
+            raise ValueError(f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 3d")
     return " ".join(levels)
 
 

@@ -46,7 +46,7 @@ _TOPICS = (
 )
 _HOOK = Text("package.module:function, or empty", formats.import_path)
 _STRATEGIES = f"{', '.join(formats.STRATEGIES)}, or package.module:function"
-_LEVELS = f"numbers above 0, each followed by ms, s, m, h or d, at most {formats.DELAY_LEVELS_MAX}, at most 30d each"
+_LEVELS = f"numbers above 0, each followed by ms, s, m, h or d, at most {formats.DELAY_LEVELS_MAX}, at most 3d each"
 
 SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     "cluster": {

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ...conf.units import HOUR_MS
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
+from ...remoting.errors import UsageError
 from ..config import BrokerConfig
 from ..refusal import Refused
 from ..state import BrokerState, Call
@@ -121,7 +122,10 @@ def update(state: BrokerState, command: Command) -> Command:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{name}={value} is no value of {name}") from None
         if isinstance(changes[known.field], int) and changes[known.field] < 0:
             raise Refused(ResponseCode.INVALID_PARAMETER, f"{name}={value}: less than 0 is not possible")
-    state.config = replace(state.config, **changes)
+    try:
+        state.config = replace(state.config, **changes)
+    except UsageError as error:
+        raise Refused(ResponseCode.INVALID_PARAMETER, str(error)) from None
     if changes:
         state.store.events.append(("broker.config_changed", {"until": "it stops", **changes}))
     return command.response(ResponseCode.SUCCESS)

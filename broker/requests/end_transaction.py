@@ -29,7 +29,7 @@ from ...remoting.stored import StoredMessage, encode_message
 from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..tags import message_tags_code
-from ..transactions import GIVEN_UP_TOPIC, HALF_TOPIC, Question, immunity_ms, real_message
+from ..transactions import GIVEN_UP_TOPIC, HALF_TOPIC, Question, real_message
 
 CODES = (RequestCode.END_TRANSACTION,)
 DONE = (SYSFLAG_TRANSACTION_COMMIT, SYSFLAG_TRANSACTION_ROLLBACK)
@@ -63,10 +63,10 @@ def half_message(state: BrokerState, end: EndTransaction) -> StoredMessage:
 
 def refuse_too_late(state: BrokerState, call: Call, end: EndTransaction, half: StoredMessage) -> None:
     """Who set an immunity of its own may end a transaction unasked only within it (rejectCommitOrRollback)."""
-    properties = dict(half.properties)
-    if end.from_transaction_check or PROPERTY_CHECK_IMMUNITY_TIME not in properties:
+    if end.from_transaction_check or PROPERTY_CHECK_IMMUNITY_TIME not in half.properties:
         return
-    if call.now_ms - half.born_timestamp_ms > immunity_ms(properties, state.config.transaction_timeout_ms):
+    age_ms = call.now_ms - state.clock_ahead_ms - half.born_timestamp_ms
+    if age_ms > state.transactions.immunity_ms(half):
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "the transaction is checked already: wait for the question")
 
 

@@ -2,7 +2,7 @@
 
 For each consumer group: its settings (made when unknown), its retry topic, its membership. A group whose settings may not
 be made is skipped without a word, the answer is still 0; when the broker is full of groups, it says so. Members are told of
-changes before the answer goes out.
+changes before the answer goes out. What a connection has from heartbeats before, and is not named now, counts as if it were.
 """
 
 from __future__ import annotations
@@ -15,23 +15,19 @@ from ...remoting.command import Command
 from ...remoting.errors import UsageError
 from ...remoting.headers import HeartbeatResponse
 from ...remoting.names import RETRY_PREFIX
-from ..client_table import ClientChannel
+from ..client_table import ClientChannel, check_client_id, text_chars
 from ..state import BrokerState, Call
 
 CODES = (RequestCode.HEART_BEAT,)
 GROUPS_MAX = 1_024
 SUBSCRIPTIONS_MAX = 16_384
+TEXT_MAX_CHARS = 2 << 20  # twice what one heartbeat has, as its groups may all change
 
 
 def handle(state: BrokerState, call: Call) -> Command:
     heartbeat = HeartbeatData.decode(call.command.body)
-    subscriptions = sum(len(consumer.subscription_data_set) for consumer in heartbeat.consumer_data_set)
-    groups = len(heartbeat.consumer_data_set) + len(heartbeat.producer_data_set)
-    if groups > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX:
-        raise UsageError(
-            f"a heartbeat of {groups} groups with {subscriptions} subscriptions: at most {GROUPS_MAX} groups with "
-            f"{SUBSCRIPTIONS_MAX} are possible on one connection"
-        )
+    check_client_id(heartbeat.client_id)
+    refuse_too_much(state, call.channel, heartbeat)
     for consumer in heartbeat.consumer_data_set:
         group = state.groups.heard(consumer.group_name, partial(is_needed, state), partial(forget, state, call.now_ms))
         if group is None:
@@ -50,6 +46,30 @@ def handle(state: BrokerState, call: Call) -> Command:
     for producer in heartbeat.producer_data_set:
         state.clients.register_producer(producer.group_name, member_of(call, heartbeat.client_id))
     return call.command.response(ResponseCode.SUCCESS, HeartbeatResponse(True, True).to_fields())
+
+
+def refuse_too_much(state: BrokerState, channel: int, heartbeat: HeartbeatData) -> None:
+    """Raises UsageError for more than one connection may have."""
+    fresh = heartbeat.consumer_data_set
+    named = {consumer.group_name for consumer in fresh}
+    consumers, producers = state.clients.groups_of(channel)
+    others = [group for group in consumers if group.name not in named]
+    producers |= {producer.group_name for producer in heartbeat.producer_data_set}
+    groups = len(fresh) + len(others) + len(producers)
+    subscriptions = sum(len(each.subscription_data_set) for each in fresh)
+    subscriptions += sum(len(group.subscriptions) for group in others)
+    chars = sum(map(len, producers))
+    for each in fresh:
+        settings = each.group_name, each.consume_type, each.message_model, each.consume_from_where
+        chars += text_chars(settings, each.subscription_data_set)
+    for group in others:
+        settings = group.name, group.consume_type, group.message_model, group.consume_from_where
+        chars += text_chars(settings, group.subscriptions.values())
+    if groups > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX or chars > TEXT_MAX_CHARS:
+        raise UsageError(
+            f"{groups} groups with {subscriptions} subscriptions of {chars} characters: at most {GROUPS_MAX} groups with "
+            f"{SUBSCRIPTIONS_MAX} of {TEXT_MAX_CHARS} are possible on one connection"
+        )
 
 
 def is_needed(state: BrokerState, group: str) -> bool:

@@ -48,12 +48,11 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     if command.code == RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE:
         state.store.drop_expired_entries()
     elif command.code == RequestCode.DELETE_EXPIRED_COMMITLOG:  # as the timer does every few seconds
-        if not state.expire_by_age(call.now_ms):
-            seconds = (state.age_guard.hold_until_ms - call.now_ms + 999) // 1_000
+        if hold_ms := state.expire_by_age(call.now_ms):
             raise Refused(
                 ResponseCode.SYSTEM_ERROR,
-                f"nothing expires for {seconds} s more: the clock has jumped ahead, or nobody knows whether it has. Put it "
-                "right and start the broker again if it is wrong; else ask again then",
+                f"nothing expires for {(hold_ms + 999) // 1_000} s more: the clock has jumped ahead, or nobody knows whether "
+                "it has. Put it right if it is wrong; else ask again then",
             )
         state.store.drop_beyond(state.config.disk_max_used_space_ratio / 100)
     else:

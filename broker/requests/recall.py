@@ -63,7 +63,7 @@ def handle(state: BrokerState, call: Call) -> Command:
         PROPERTY_TAGS: TAG,
         PROPERTY_TIMER_DEL_UNIQKEY: recall_key(found.topic, found.message_id),
         PROPERTY_UNIQ_KEY: found.message_id,
-        PROPERTY_TIMER_DELIVER_MS: str(due_ms),
+        PROPERTY_TIMER_DELIVER_MS: str(due_ms - state.clock_ahead_ms),
         PROPERTY_PRODUCER_GROUP: request.producer_group or "",
     }
     host, _, port = call.address.rpartition(":")

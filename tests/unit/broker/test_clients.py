@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from rocketcrew.broker.client_table import CLIENT_ID_MAX_CHARS
+from rocketcrew.broker.lock_table import LOCKS_MAX, LockTable
+from rocketcrew.broker.requests.heartbeat import GROUPS_MAX, SUBSCRIPTIONS_MAX, TEXT_MAX_CHARS
 from rocketcrew.remoting.admin_bodies import (
     ConsumerConnections,
     GroupSubscription,
@@ -20,9 +23,11 @@ from rocketcrew.remoting.bodies import (
     HeartbeatData,
     LockBatch,
     LockBatchResponse,
+    ProducerData,
     SubscriptionData,
 )
 from rocketcrew.remoting.codes import FLAG_ONEWAY, RequestCode, ResponseCode
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import ConsumerList, QueryOffset, Unregister, UpdateOffset
 from rocketcrew.remoting.queues import MessageQueue
 
@@ -138,6 +143,31 @@ def test_a_silent_channel_is_closed_without_a_notice(broker, tools):
     assert tools.closed(effects) == [1]
     assert notified(effects, tools) == []
     assert members(broker) == ("c2",)
+
+
+def test_a_group_that_a_living_connection_does_not_name_loses_it(broker, tools):
+    """Its UNREGISTER was lost: the queues that such a member had stood still for as long as its connection lived."""
+    broker.heartbeat("left", channel=1)
+    closed = []
+    for _ in range(13):
+        for channel in (1, 2):
+            broker.heartbeat("kept", client_id=f"c{channel}", channel=channel)
+        closed += tools.closed(broker.later(10_000))
+    assert closed == [1]
+    assert broker.core.state.clients.consumer_group("left") is None
+    assert members(broker, "kept") == ("c1", "c2")
+    effects = broker.core.channel_closed(broker.now_ms, 1)
+    assert notified(effects, tools) == [(2, "kept")], "the close is news for groups that the connection did name"
+
+
+def test_a_producer_group_that_a_living_connection_does_not_name_loses_it(broker, tools):
+    closed = []
+    for number in range(13):
+        groups = tuple(map(ProducerData, ["kept", "left"] if number == 0 else ["kept"]))
+        broker.call(RequestCode.HEART_BEAT, body=HeartbeatData("c1", groups).encode(), channel=3)
+        closed += tools.closed(broker.later(10_000))
+    clients = broker.core.state.clients
+    assert (closed, clients.producer_groups(), clients.producer_of("c1").channel) == ([3], ["kept"], 3)
 
 
 @pytest.mark.parametrize(("group", "topic", "expression"), [("g", "T", "a"), ("g", "U", None), ("nobody", "T", None)])
@@ -293,6 +323,30 @@ def test_locks_expire(broker):
     assert broker.core.state.locks._groups == {}
 
 
+def test_nothing_is_kept_of_locks_that_are_not_granted(broker):
+    broker.send()
+    queue = MessageQueue("T", "broker-a", 0)
+    assert lock(broker, "c1", [], group="other") == set()
+    assert lock(broker, "c1", [MessageQueue("T", "broker-a", 4)], group="other") == set()
+    assert lock(broker, "c1", [queue], group="x" * 256) == set(), "no group can be called so"
+    body = LockBatch("g", "c" * (CLIENT_ID_MAX_CHARS + 1), (queue,)).encode()
+    answer = broker.call(RequestCode.LOCK_BATCH_MQ, body=body)
+    assert (answer.code, "client id" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.core.state.locks._groups == {}
+
+
+def test_locks_of_all_groups_are_bounded():
+    locks = LockTable(60_000)
+    queues = [MessageQueue("T", "broker-a", number) for number in range(1_000)]
+    for number in range(LOCKS_MAX // 1_000):
+        locks.lock(0, f"g{number}", "c1", queues)
+    with pytest.raises(UsageError, match="at most"):
+        locks.lock(1, "more", "c1", queues[:1])
+    assert locks.lock(60_000, "g0", "c1", queues) == queues, "those that are there are confirmed"
+    locks.expire(60_001)
+    assert locks.lock(60_001, "more", "c1", queues) == queues
+
+
 def test_documents_of_megabytes_are_not_read(broker):
     """fastjson's bare keys are read slowly: 16 MiB of them would hold all others up for half a minute."""
     body = b"{" + b",".join(b"%d:0" % number for number in range(200_000)) + b"}"
@@ -306,3 +360,52 @@ def test_heartbeats_are_bounded(broker):
     answer = broker.call(RequestCode.HEART_BEAT, body=HeartbeatData("c1", (), consumers).encode())
     assert (answer.code, "1025 groups" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
     assert broker.core.state.clients.consumer_groups() == []
+
+
+def consumers(number):
+    return HeartbeatData("c1", (), (ConsumerData(f"g{number}"),))
+
+
+def producers(number):
+    return HeartbeatData("c1", (ProducerData(f"p{number}"),))
+
+
+def subscriptions(number):
+    topics = tuple(SubscriptionData(f"t{each}") for each in range(SUBSCRIPTIONS_MAX // 4))
+    return HeartbeatData("c1", (), (ConsumerData(f"g{number}", subscription_data_set=topics),))
+
+
+def text(number):
+    long = SubscriptionData("T", "x" * (TEXT_MAX_CHARS // 4 - 1_000))
+    return HeartbeatData("c1", (), (ConsumerData(f"g{number}", subscription_data_set=(long,)),))
+
+
+def names(number):
+    return HeartbeatData("c1", (ProducerData(f"{number}".ljust(TEXT_MAX_CHARS // 4, "p")),))
+
+
+@pytest.mark.parametrize(
+    ("named", "most"),
+    [(consumers, GROUPS_MAX), (producers, GROUPS_MAX), (subscriptions, 4), (text, 4), (names, 4)],
+)
+def test_what_a_connection_has_is_bounded_over_all_its_heartbeats(broker, named, most):
+    """One of each group: a connection of 400 heartbeats took 400 MB."""
+
+    def beat(number, channel=1):
+        return broker.call(RequestCode.HEART_BEAT, body=named(number).encode(), channel=channel)
+
+    for number in range(most):
+        assert beat(number).code == 0
+    answer = beat(most)
+    assert (answer.code, "on one connection" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert beat(0).code == 0, "what is there is not counted twice"
+    assert beat(most, channel=2).code == 0
+    broker.core.channel_closed(broker.now_ms, 1)
+    assert beat(most).code == 0
+
+
+def test_long_client_ids_are_refused(broker):
+    answer = broker.heartbeat(client_id="c" * (CLIENT_ID_MAX_CHARS + 1))
+    assert (answer.code, "client id" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert broker.core.state.clients.consumer_groups() == []
+    assert broker.heartbeat(client_id="c" * CLIENT_ID_MAX_CHARS).code == 0

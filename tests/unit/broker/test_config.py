@@ -28,11 +28,27 @@ def test_levels_that_are_none(text):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"port": -1}, {"name_server_port": 70_000}, {"name": "a b"}, {"cluster": ""}, {"host": "localhost"}]
+    "settings",
+    [
+        {"port": -1},
+        {"name_server_port": 70_000},
+        {"name": "a b"},
+        {"cluster": ""},
+        {"host": "localhost"},
+        {"default_queues_max": 0},
+    ],
 )
 def test_refusals_name_the_setting(settings):
     with pytest.raises(UsageError, match=next(iter(settings))):
         BrokerConfig(**settings)
+
+
+def test_no_level_is_longer_than_messages_are_kept():
+    """The broker took the message, and retention took it before its time, without a word."""
+    for settings in ({"message_delay_level": "1s 73h"}, {"retention_ms": 7_199_999}):
+        with pytest.raises(UsageError, match="messages are kept for"):
+            BrokerConfig(**settings)
+    assert BrokerConfig(message_delay_level="1s 3d").delay_levels_ms[1] == BrokerConfig().retention_ms
 
 
 def test_a_key_without_a_certificate_is_refused():

@@ -201,7 +201,7 @@ def test_a_delayed_message_that_the_disk_cannot_read_is_passed_over(make, number
     for _ in range(PATIENCE_STEPS + 2):
         broker.later(FAILURE_PAUSE_MS)
         broker.later(1)
-    gone = ("store.delayed_message_gone", {"level": 1, "queue_offset": 0}) in store.events
+    gone = ("store.delayed_message_gone", {"delay_level": 1, "queue_offset": 0, "count": 1}) in store.events
     assert gone == (number == errno.EIO)
     assert [message.body[:1] for message in broker.read()] == ([b"2", b"1"] if gone else [b"2"])
     log.bad = range(0)

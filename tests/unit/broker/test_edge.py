@@ -13,7 +13,7 @@ import structlog
 import trustme
 
 from rocketcrew.broker.config import BrokerConfig
-from rocketcrew.broker.edge import IDLE_MS, LAG_MS, SAY_AGAIN_MS, Edge, WallClock, connections_max
+from rocketcrew.broker.edge import IDLE_MS, LAG_MS, SAY_AGAIN_MS, Edge, connections_max
 from rocketcrew.broker.server import EmbeddedBroker, is_open_to_all, usable_address
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.remoting.admin_bodies import ClusterInfo
@@ -602,15 +602,6 @@ def test_ipv6():
         await broker.stop()
 
     run(story)
-
-
-def test_the_clock_never_goes_back():
-    clock = WallClock()
-    first = clock()
-    clock._ahead_ns += 5_000_000_000  # as if the wall clock had been set back by five seconds
-    assert clock() >= first + 5_000
-    clock._ahead_ns -= 60_000_000_000  # as if it had jumped ahead by a minute
-    assert WallClock()() - 1_000 < clock() < WallClock()() + 1_000
 
 
 @pytest.mark.parametrize("end", ["crash", "stop"])

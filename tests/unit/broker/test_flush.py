@@ -540,7 +540,7 @@ def test_a_delayed_message_that_fits_no_segment_any_more_holds_up_no_others(make
     store = broker.core.state.store
     assert (store.max_offset(topic, 0), store.max_offset("N", 0)) == (0, 1)
     ((event, fields),) = store.events
-    assert (event, fields["level"]) == ("store.delayed_message_not_delivered", 1)
+    assert (event, fields["delay_level"]) == ("store.delayed_message_not_delivered", 1)
     assert store.message_at(fields["position"]).body == b"p" * size
 
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 import structlog
 
-from rocketcrew.broker.half_frames import ALL_MAX_BYTES, HalfFrames
+from rocketcrew.broker.peer_bytes import ALL_MAX_BYTES, PeerBytes
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.frame import FRAME_MAX, encode
@@ -19,11 +19,16 @@ SLOW = 0  # its channel
 MESSAGE_BYTES, STEP_BYTES, STEP_MS = 4 * MIB, 10_000, 100  # the largest message, at 100 KB a second
 
 
+def note(halves, now_ms, channel, size_bytes):
+    halves.note(now_ms, channel, size_bytes)
+    return halves.take_largest(now_ms)
+
+
 class Crowd:
     """Connections that send parts of frames, beside a producer that sends the largest message on a slow line."""
 
     def __init__(self):
-        self.halves = HalfFrames()
+        self.halves = PeerBytes()
         self.sizes = {}
         self.now_ms = 0
         self.ended = []
@@ -31,7 +36,7 @@ class Crowd:
 
     def receive(self, channel, count):
         self.sizes[channel] = self.sizes.get(channel, 0) + count
-        for ended in self.halves.note(self.now_ms, channel, self.sizes[channel]):
+        for ended in note(self.halves, self.now_ms, channel, self.sizes[channel]):
             self.ended.append(ended)
             del self.sizes[ended]
         self.most_bytes = max(self.most_bytes, self.halves.all_bytes)
@@ -89,23 +94,23 @@ def test_many_small_ones_that_have_hung_go_before_it_too():
 
 def test_a_peer_that_has_as_much_as_before_has_sent_something():
     """Frames as long as what is read at once leave the same part of the next one each time."""
-    halves = HalfFrames(5_000)
-    halves.note(59_000, 2, 3_000)
+    halves = PeerBytes(5_000)
+    note(halves, 59_000, 2, 3_000)
     for now_ms in range(0, 60_001, 100):
-        halves.note(now_ms, 1, 1_000)
-    assert list(halves.note(60_000, 3, 1_500)) == [2]
+        note(halves, now_ms, 1, 1_000)
+    assert list(note(halves, 60_000, 3, 1_500)) == [2]
 
 
 def test_who_has_none_is_not_counted():
-    halves = HalfFrames(1_000)
-    assert halves.note(0, 1, 0) == {}
-    halves.note(0, 1, 900)
-    assert halves.note(1, 1, 0) == {}
-    halves.note(2, 2, 900)
+    halves = PeerBytes(1_000)
+    assert note(halves, 0, 1, 0) == {}
+    note(halves, 0, 1, 900)
+    assert note(halves, 1, 1, 0) == {}
+    note(halves, 2, 2, 900)
     halves.forget(2)
     halves.forget(2)
-    assert (halves.all_bytes, halves.note(3, 3, 1_000)) == (0, {})
-    assert list(halves.note(4, 3, 1_001)) == [3], "also whoever is alone"
+    assert (halves.all_bytes, note(halves, 3, 3, 1_000)) == (0, {})
+    assert list(note(halves, 4, 3, 1_001)) == [3], "also whoever is alone"
     assert halves.all_bytes == 0
 
 
@@ -113,7 +118,7 @@ def test_connections_with_half_frames_are_ended_at_the_bound_and_others_served()
     async def story():
         async with EmbeddedBroker() as broker:
             edge = broker._edge
-            edge.half_frames = HalfFrames(MIB)
+            edge.half_frames = PeerBytes(MIB)
             code, header, _ = send()
             frame = encode(Command(code, header.to_fields(), bytes(900_000), 7))
             honest = await Client.open(broker.address)

@@ -443,6 +443,24 @@ def test_a_hold_and_a_look_from_a_time_to_come_count_from_the_clock_that_was_put
     assert len(broker.core.state.store.events) == 1
 
 
+def test_a_clock_that_was_wrong_for_a_moment_takes_nothing_when_it_is_right_again(make):
+    """The broker's time never goes back: an hour later all segments but the last were gone."""
+    broker = with_old_segments(make)
+    state = broker.core.state
+    store, start = state.store, state.store.log_start
+    for _ in range(2):
+        broker.later(30 * DAY_MS)
+        state.clock_ahead_ms += 30 * DAY_MS
+        for _ in range(70):
+            broker.later(60_000)
+    assert store.log_start == start
+    held = "store.nothing_expires_after_a_jump_of_the_clock"
+    assert [event for event, _ in store.events] == [held, "store.clock_was_set_back", held]
+    for _ in range(3):
+        broker.later(35 * HOUR_MS)
+    assert store.log_start > start, "by the right clock they are old"
+
+
 def test_a_jump_that_the_disk_could_not_keep_is_found_again(make):
     broker = make(RefusingDisk(), mapped_file_size_commit_log=4_096)
     for number in range(100):
@@ -497,7 +515,10 @@ def test_the_configuration_has_rocketmqs_names_and_is_changed_by_them(broker):
         ("noSuchName=1", ResponseCode.NO_PERMISSION),
         ("maxMessageSize=much", ResponseCode.INVALID_PARAMETER),
         ("maxMessageSize=-1", ResponseCode.INVALID_PARAMETER),
-        ("diskMaxUsedSpaceRatio=99", ResponseCode.SYSTEM_ERROR),
+        ("diskMaxUsedSpaceRatio=99", ResponseCode.INVALID_PARAMETER),
+        ("defaultTopicQueueNums=0", ResponseCode.INVALID_PARAMETER),
+        ("defaultTopicQueueNums=1025", ResponseCode.INVALID_PARAMETER),
+        ("fileReservedTime=0", ResponseCode.INVALID_PARAMETER),  # less than the longest level
         ("longPollingEnable=perhaps", ResponseCode.INVALID_PARAMETER),
     ],
 )

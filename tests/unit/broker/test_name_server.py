@@ -10,6 +10,9 @@ import pytest
 from rocketcrew.broker.effects import CloseChannel, Reply
 from rocketcrew.broker.name_server import (
     BROKERS_MAX,
+    KV_TABLE_MAX_BYTES,
+    KV_VALUE_MAX_BYTES,
+    NAME_MAX_CHARS,
     REGISTRATION_MAX_BYTES,
     TOPICS_OF_ALL_MAX,
     VERSION_MAX_BYTES,
@@ -194,6 +197,33 @@ def test_kv_configuration_and_ordered_topics(server):
     assert server.call(RequestCode.GET_KV_CONFIG, key).code == ResponseCode.QUERY_NOT_FOUND
 
 
+def test_the_kv_configuration_is_bounded(server):
+    """All of it is written with each change: at 72 MB every sender waited 3 s for each put."""
+
+    def put(key, value):
+        return server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", key, value))
+
+    long = "v" * KV_VALUE_MAX_BYTES
+    answer = put("k", "é" * (KV_VALUE_MAX_BYTES // 2 + 1))
+    assert (answer.code, f"at most {KV_VALUE_MAX_BYTES}" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    most = KV_TABLE_MAX_BYTES // KV_VALUE_MAX_BYTES - 1
+    for number in range(most):
+        assert put(f"k{number}", long).code == 0
+    answer = put("more", long)
+    assert (answer.code, "delete some" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert put("k0", long).code == 0, "what is there can be changed"
+    server.call(RequestCode.DELETE_KV_CONFIG, KvKey("n", "k0"))
+    assert put("more", long).code == 0
+
+
+def test_a_namespace_without_values_is_not_kept(server):
+    """Its name took memory, and a place in the file, for ever."""
+    server.call(RequestCode.PUT_KV_CONFIG, PutKvConfig("n", "k", "v"))
+    server.call(RequestCode.DELETE_KV_CONFIG, KvKey("n", "k"))
+    assert server.call(RequestCode.GET_KVLIST_BY_NAMESPACE, KvNamespace("n")).code == ResponseCode.QUERY_NOT_FOUND
+    assert server.core._tables.kv == {}
+
+
 def test_write_permission_of_a_broker(server):
     server.register(["T", "U"])
     assert server.call(RequestCode.WIPE_WRITE_PERM_OF_BROKER, BrokerWritePermission("b1")).fields == {
@@ -315,6 +345,14 @@ def test_brokers_and_the_topics_of_all_of_them_are_bounded(server):
         assert server.register([], "b", f"1.1.1.1:{number}", broker_id=number).code == 0
     assert server.register([], "b", "1.1.1.1:9998").code == ResponseCode.SYSTEM_ERROR
     assert server.register(["other"], "b1", "1.1.1.1:1", counter=2).code == 0, "those that are there are renewed"
+
+
+@pytest.mark.parametrize("long", [{"topics": ["x"]}, {"name": "x"}, {"address": "x"}])
+def test_names_of_a_registration_are_bounded(server, long):
+    """As the numbers of them are: each could have megabytes."""
+    for count, code in ((NAME_MAX_CHARS, 0), (NAME_MAX_CHARS + 1, ResponseCode.SYSTEM_ERROR)):
+        names = {name: [value[0] * count] if name == "topics" else value * count for name, value in long.items()}
+        assert server.register(**{"topics": ["T"]} | names).code == code
 
 
 @pytest.mark.parametrize("first", [{"name": "x"}, {"broker_id": 1}, {"name": "x", "broker_id": 1}])

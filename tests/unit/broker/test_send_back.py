@@ -11,7 +11,7 @@ from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig
 from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import SendBack
-from rocketcrew.remoting.names import DELAY_LEVEL_MAX
+from rocketcrew.remoting.names import DELAY_LEVEL_MAX, SCHEDULE_TOPIC
 from rocketcrew.remoting.stored import StoredMessage
 
 
@@ -184,7 +184,7 @@ def test_a_delayed_message_whose_body_is_damaged_is_named(broker):
     for _ in range(5):
         broker.later(100)
     assert [message.body for message in broker.read()] == [b"B" * 50]
-    gone = ("store.delayed_message_gone", {"level": 1, "queue_offset": 0})
+    gone = ("store.delayed_message_gone", {"delay_level": 1, "queue_offset": 0, "count": 1})
     assert list(broker.core.state.store.events) == [gone]
 
 
@@ -193,6 +193,32 @@ def test_a_clock_that_was_set_back_does_not_hold_messages_for_ever(broker):
     broker.now_ms -= 3_600_000
     broker.later(0)
     assert len(broker.read()) == 1
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("before", [0, 1])
+def test_what_retention_took_of_a_level_is_said_with_its_number(make, before, is_killed):
+    """Disk share or retention took them before their time, and nobody heard of it."""
+    broker = make(message_delay_level="1s 1h", retention_ms=3_600_000, mapped_file_size_commit_log=4_096)
+    for _ in range(before):
+        broker.send(properties={"DELAY": "2"})
+    broker.later(3_600_000)
+    for number in range(3):
+        broker.send(body=b"%d" % number, properties={"DELAY": "2"})
+    for _ in range(40):
+        broker.send("Filler", body=bytes(200))
+    for _ in range(2):
+        broker.later(5_000)
+    store = broker.core.state.store
+    store.drop_older_than(broker.now_ms)
+    assert store.min_offset(SCHEDULE_TOPIC, 1) == before + 3
+    if is_killed:
+        broker.crash()
+    broker.later(3_600_000)
+    gone = ("store.delayed_message_gone", {"delay_level": 2, "queue_offset": before, "count": 3})
+    events = list(broker.core.state.store.events)
+    assert events.count(gone) == (1 if before or not is_killed else 0), "without a table nobody knows"
+    assert broker.core.state.store.max_offset("T", 0) == before
 
 
 def test_delays_survive_a_kill_and_are_delivered_once(broker):

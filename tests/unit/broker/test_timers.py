@@ -75,6 +75,24 @@ def test_a_clock_that_is_set_back_twice_adds_nothing_to_a_delay(make, name):
     assert len(bodies(broker)) == 1
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_time_of_day_is_that_of_the_machines_clock_where_the_brokers_is_ahead(broker, is_killed):
+    """The clock had been wrong for a moment: what was for an hour later came at once."""
+    ahead_ms, wall_ms = 30 * DAY_MS, broker.now_ms
+    broker.later(ahead_ms)
+    broker.core.state.clock_ahead_ms = ahead_ms
+    sent = broker.send(properties={"TIMER_DELIVER_MS": str(wall_ms + 3_600_000), "UNIQ_KEY": "K1"}, body=b"recalled")
+    assert broker.send(properties={"TIMER_DELIVER_MS": str(wall_ms + 3_600_000), "UNIQ_KEY": "K2"}).code == 0
+    assert recall(broker, handle_of(sent)).code == 0
+    if is_killed:
+        broker.now_ms = wall_ms
+        broker.crash()
+    broker.later(3_599_000)
+    assert bodies(broker) == []
+    broker.later(1_000)
+    assert bodies(broker) == [b"x"]
+
+
 def test_times_are_kept_in_their_order_not_that_of_the_sends(broker):
     for delay_ms in (3_000, 1_000, 2_000):
         broker.send(body=b"%d" % delay_ms, properties={"TIMER_DELAY_MS": str(delay_ms)})

@@ -22,6 +22,7 @@ from rocketcrew.remoting.stored import decode_message
 from .conftest import Driver
 
 COMMIT, ROLLBACK, UNKNOW = 8, 12, 0
+DAY_MS = 86_400_000
 HALF = {"TRAN_MSG": "true", "PGROUP": "pg", "UNIQ_KEY": "U1"}
 
 
@@ -100,6 +101,50 @@ def test_what_is_no_half_message_of_the_group_is_refused(broker, changes, remark
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert remark in answer.remark
     assert stored(broker) == 0
+
+
+def test_open_messages_that_retention_took_leave_their_places_to_others():
+    """With an immunity of years they kept all places until a restart, and no transaction was taken any more."""
+    broker = Driver(
+        BrokerConfig(transactions_max=3, mapped_file_size_commit_log=4_096, retention_ms=7_200_000), MemoryStorage()
+    )
+    for _ in range(3):
+        send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+    assert broker.send(sys_flag=4, properties=HALF).code != 0
+    for _ in range(40):
+        broker.send("Filler", body=bytes(200))
+    broker.core.state.store.drop_older_than(broker.now_ms + 1)
+    broker.later(1_000)
+    events = list(broker.core.state.store.events)
+    assert events == [("store.open_transactions_gone", {"count": 3, "first_queue_offset": 0})]
+    send_half(broker)
+    assert broker.core.state.transactions.next_due_ms() == broker.now_ms - 1 + 6_000
+
+
+def test_an_immunity_ends_with_retention(broker):
+    send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="999999999")
+    assert not questions(broker.later(72 * 3_600_000 - 1_000))
+    broker.heartbeat()
+    assert len(questions(broker.later(1_000))) == 1
+
+
+def test_what_ended_long_before_its_immunity_is_not_kept():
+    broker = Driver(BrokerConfig(), MemoryStorage())
+    for _ in range(50):
+        end(broker, send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS="86400"), COMMIT)
+    assert len(broker.core.state.transactions._due) == 0
+
+
+def test_a_producers_time_is_that_of_the_machines_clock_where_the_brokers_is_ahead(broker):
+    """The clock had been wrong for a moment: each was asked for at once, and its end refused as too late."""
+    born_ms = broker.now_ms
+    broker.later(30 * DAY_MS)
+    broker.core.state.clock_ahead_ms = 30 * DAY_MS
+    sent = broker.send(sys_flag=4, properties=HALF | {"CHECK_IMMUNITY_TIME_IN_SECONDS": "60"}, born_timestamp=born_ms)
+    broker.heartbeat()
+    assert not questions(broker.later(59_000))
+    assert end(broker, SendResponse.from_fields(sent.fields), COMMIT).code == 0
+    assert stored(broker) == 1
 
 
 def test_an_open_message_is_asked_for_then_given_up(broker):
