@@ -11,6 +11,9 @@ from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
+from ..remoting.admin_bodies import ConsumerConnections
+from ..remoting.bodies import BROADCASTING
+from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.names import SYSTEM_TOPICS
 from .wording import no_such_name, unknown_topic
@@ -23,6 +26,8 @@ REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 NO_BROKER: Final = (
     "no broker is registered at this name server. Are its brokers running, and with this one as their namesrvAddr?"
 )
+
+OWN_OFFSETS: Final = "broadcasting: each member keeps its own offsets, see `rocketcrew status`"
 
 
 def ask_cluster(access: Access, work: Callable[[Cluster], Awaitable[T]]) -> T:
@@ -65,3 +70,19 @@ def _is_own(topic: str) -> bool:
     """One of the brokers' own, which they do not all call so: of transactions, timers, traces, replies."""
     by_name = topic.lower().startswith(SYSTEM_TOPIC_PREFIX) or topic.endswith(REPLY_TOPIC_SUFFIX)
     return by_name or topic in SYSTEM_TOPICS
+
+
+async def connections_of(cluster: Cluster, group: str) -> ConsumerConnections | None:
+    """The members that run; None where there are none, and of a group that the cluster does not know."""
+    try:
+        return await Admin(cluster).consumer_connections(group)
+    except BrokerError as error:
+        if error.code != ResponseCode.TOPIC_NOT_EXIST:
+            raise
+        return None
+
+
+def broadcasts(online: ConsumerConnections | None, *, configured: bool = False) -> bool:
+    """Whether each member gets everything and keeps its own offsets: those that brokers have of the group mean nothing. As
+    its members say that run, else as the settings do (`configured`)."""
+    return configured if online is None else online.message_model == BROADCASTING

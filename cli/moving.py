@@ -11,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..client.access import Access
-from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..conf.settings import Settings
-from ..remoting.codes import ResponseCode
-from ..remoting.errors import BrokerError, UsageError
+from ..conf.settings import Settings, is_broadcasting
+from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.member.access import access_of
-from .asking import ask_cluster
+from .asking import ask_cluster, connections_of
 from .changing import agrees
 from .commands.reset import QUESTION, GroupOffsets, Move, note_skipped, report, resting_engine, show_moves
 from .stagings import group_in_keys, staging_folders
@@ -35,12 +33,15 @@ def carry_out(
     """Show the moves of `group`, and make them unless nobody agrees. Raises UsageError while members run, and RocketcrewError
     when the brokers have other offsets afterwards. `command` is its name in what is noted of skipped messages;
     `new_group`: the group need not be known, None = the command has no such option."""
+    broadcasting = is_broadcasting(settings) and settings.consumer.group == group
     settings = replace(settings, consumer=replace(settings.consumer, group=group))
     access = access_of(settings)
-    offsets = GroupOffsets(access, group, ())
+    offsets = GroupOffsets(access, group, (), broadcasting=broadcasting)
 
     async def planned(cluster: Cluster) -> tuple[list[str], list[Move]]:
-        members = await members_of_group(cluster, access.wrap(group))
+        online = await connections_of(cluster, access.wrap(group))
+        offsets.refuse_broadcasting(online)
+        members = [] if online is None else sorted(one.client_id for one in online.connection_set)
         if members and not dry_run:  # said first: while they run, the offsets change under every plan
             raise UsageError(
                 f"group {group} has members that run ({', '.join(members)}) and commit their own offsets: stop them first"
@@ -67,17 +68,6 @@ def carry_out(
             offsets.move(changed, "", 0, online=False)
             note_skipped(settings, staging_folders(settings), changed, access, command)
     report(moves, group, members, as_json=as_json, done=done)
-
-
-async def members_of_group(cluster: Cluster, group: str) -> list[str]:
-    """Client ids of the members that run, none of a group that the cluster does not know."""
-    try:
-        online = await Admin(cluster).consumer_connections(group)
-    except BrokerError as error:
-        if error.code != ResponseCode.TOPIC_NOT_EXIST:
-            raise
-        return []
-    return [] if online is None else sorted(one.client_id for one in online.connection_set)
 
 
 async def committed_offsets(operations: Operations, group: str, queues: list[MessageQueue]) -> list[int | None]:

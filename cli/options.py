@@ -46,6 +46,8 @@ LOG_TO_FILE: Final = RUNS_HANDLERS | frozenset({"broker", "load"})
 LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
 """Commands whose log is worth reading as they go. The others answer one question: their answer, or the one error, is all that
 they say, unless a log level is asked for."""
+OF_A_GROUP: Final = RUNS_HANDLERS | frozenset({"load"})
+"""Commands whose lines name the group, as those of its workers do: several crews may write to one log.file."""
 
 _REREAD: Final = "rocketcrew.reread"
 _LIVE: Final = "rocketcrew.live"
@@ -205,7 +207,8 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     elif settings.origin["log.level"] == "default" and process not in LONG_RUNNING:
         level = "error"
     click.get_current_context().meta.update({_LIVE: line, _OUTPUT: output})
-    set_up(settings.log.format, level, log_stream(file, stream), process, colors=colors)
+    set_up(settings.log.format, level, log_stream(file, stream), process, colors=colors,
+           group=settings.consumer.group if process in OF_A_GROUP else "")  # fmt: skip
 
 
 def _descriptor_of_its_own(stream: TextIO) -> int | None:

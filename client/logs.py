@@ -4,6 +4,9 @@ A log line must never stop the work: one that cannot be written (its reader has 
 closed) is dropped, as Python's own `logging` does, and the caller's call goes on. One of the user's own whose values cannot
 be rendered is rendered of plain ones.
 
+Where nobody has said how, an error has a plain traceback: structlog's own shows the locals of each frame, and so the bodies
+of the messages that are in hand there.
+
 Our own processes configure structlog (conf/logging.py), and so may the user: then that holds. Where nobody has said by a
 `logger_factory` where lines go, structlog prints on standard output, which is the script's own answer: here it is standard
 error. A level, processors or `capture_logs()` alone say nothing of that.
@@ -13,6 +16,7 @@ A worker is a process of ours that runs the user's code: there our loggers keep 
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -30,6 +34,13 @@ _UNWRITABLE = (OSError, ValueError)
 _DEFAULT_FACTORY: object = vars(import_module("structlog._config")).get("_BUILTIN_DEFAULT_LOGGER_FACTORY")
 """The one that holds while nobody has given another: structlog tells that nowhere else, as `is_configured()` is true after a
 level was set. It is asked first all the same, should a structlog have another name for this."""
+
+
+_SHOWS_LOCALS: Any = (vars(import_module("structlog._config")).get("_BUILTIN_DEFAULT_PROCESSORS") or [None])[-1]
+"""What renders a line while nobody has given another."""
+_PLAIN: Any = copy.copy(_SHOWS_LOCALS)
+if _PLAIN is not None:
+    vars(_PLAIN)["_exception_formatter"] = structlog.dev.plain_traceback
 
 
 _kept: dict[str, Any] = {}
@@ -81,7 +92,8 @@ def _bound(kept: Mapping[str, Any], logger: Any, processors: Any, context: Any) 
     """The logger that writes one line, as it is configured when the line is written."""
     del processors
     config = kept or structlog.get_config()
-    return config["wrapper_class"](logger, processors=config["processors"], context=config["context_class"](context))
+    found = [_PLAIN if each is _SHOWS_LOCALS else each for each in config["processors"]]
+    return config["wrapper_class"](logger, processors=found, context=config["context_class"](context))
 
 
 def get_logger(name: str = "rocketcrew") -> Any:

@@ -60,6 +60,7 @@ class LocalTransactionState(Enum):
     COMMIT_MESSAGE = SYSFLAG_TRANSACTION_COMMIT
     ROLLBACK_MESSAGE = SYSFLAG_TRANSACTION_ROLLBACK
     UNKNOW = SYSFLAG_TRANSACTION_NOT
+    UNKNOWN = SYSFLAG_TRANSACTION_NOT  # noqa: PIE796  the same: the other name is Java's, without its last letter
 
 
 @dataclass(frozen=True, slots=True)

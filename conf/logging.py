@@ -1,6 +1,6 @@
 """The log of every process: one event name and its keys a line, for people on a terminal and as JSON otherwise.
 
-Each process calls `set_up` once, before it logs, with what tells it from the others (`process="worker"`, its id, its
+Each process calls `set_up` once, before it logs, with what tells it from the others (`process="worker"`, its id, the
 group): those keys stand on every line, also on those of libraries that log through Python's own `logging`. Of these the root
 logger's level lets warnings pass, or what a handler's module has set it to, down to `log.level`.
 
@@ -372,15 +372,15 @@ def set_up(
     """Set up logging for this process. May be called again: the last call holds.
 
     `format` is "human", "json" or "auto" (human when `stream` is a terminal), `level` one of LEVELS. `colors` None means
-    colours on a terminal only. `process` and `bound` stand on every line. `for_imports`: the user's modules are imported
-    next, and find the root logger as Python makes it. Raises ValueError for another word.
+    colours on a terminal only. `process` and `bound` stand on every line, but for what is empty. `for_imports`: the
+    user's modules are imported next, and find the root logger as Python makes it. Raises ValueError for another word.
     """
     if format not in ("auto", "human", "json") or level not in LEVELS:
         raise ValueError(f"log format {format!r} or level {level!r} is none that is known")
     terminal = _is_terminal(stream)
     human = format == "human" or (format == "auto" and terminal)
     _own_keys.clear()
-    _own_keys.update({"process": process, **bound})
+    _own_keys.update({"process": process, **{key: value for key, value in bound.items() if value != ""}})
     shared: list[Processor] = [
         structlog.processors.add_log_level,
         _with_own_keys,

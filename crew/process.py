@@ -104,8 +104,8 @@ def _say(out: IO[bytes], said: Said) -> None:
 def _run(parent: int, out: IO[bytes]) -> Summary:
     order: Order = pickle.load(sys.stdin.buffer)  # noqa: S301  it comes from the process that started this one
     sys.path[:] = order.search_path
-    wanted = order.settings.log
-    set_up(wanted.format, wanted.level, log_stream(wanted.file, sys.stderr), "crew")
+    wanted, group = order.settings.log, order.settings.consumer.group
+    set_up(wanted.format, wanted.level, log_stream(wanted.file, sys.stderr), "crew", group=group)
     import uvloop
 
     with _reached(order) as (settings, broker):

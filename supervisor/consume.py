@@ -131,7 +131,8 @@ def consume(
     )  # fmt: skip
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
-    set_up(found.log.format, found.log.level, log_stream(found.log.file, sys.stderr), "consume")
+    stream = log_stream(found.log.file, sys.stderr)
+    set_up(found.log.format, found.log.level, stream, "consume", group=found.consumer.group)
     spec = spec_of(handler, found)
     check_named(with_topics(found, spec))
     return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

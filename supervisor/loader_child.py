@@ -104,6 +104,7 @@ class LoaderChild:
             "--staging", str(self._segments), "--target", self.target,
             "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
             "--set", f"log.file={self._settings.log.file}",
+            "--set", f"consumer.group={self._settings.consumer.group}",
         ]  # fmt: skip
         for key in _PASSED:
             words += ["--set", f"spark.{key}={getattr(spark, key)}"]

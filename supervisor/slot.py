@@ -619,6 +619,12 @@ def targets_file(slot: Path) -> Path:
     return slot.with_name(f"prometheus-{slot.name}.json")
 
 
+def other_targets(slot: Path) -> list[Path]:
+    """Those of all other slots and groups here, also of killed supervisors."""
+    own = targets_file(slot)
+    return [path for path in slot.parent.parent.glob(f"*/{targets_file(Path('*')).name}") if path != own]
+
+
 def forget_targets(slot: Path) -> None:
     """Nothing is served for this slot: also what a killed supervisor has left says so no more."""
     targets_file(slot).unlink(missing_ok=True)

@@ -15,13 +15,14 @@ that leads to a loopback address is refused by its Host header. Served by the su
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import hmac
 import inspect
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -35,7 +36,7 @@ from .connected import in_tasks
 from .control import Command
 from .health import Health
 from .metrics import MetricsPage
-from .slot import forget_targets, targets_file
+from .slot import forget_targets, other_targets, targets_file
 
 REQUEST_TIMEOUT_S: Final = 5.0
 HEAD_BYTES_MAX: Final = 8 * 1024
@@ -174,6 +175,16 @@ def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
     return json.dumps([{"targets": [f"{name}:{port}"], "labels": dict(labels)}]) + "\n"
 
 
+def _forget_same_address(said: str, others: Iterable[Path]) -> None:
+    """Remove the files that name the address which is ours now, as `said` has it: who wrote them was killed, and Prometheus
+    would have our metrics under the labels of another group, too."""
+    address = json.loads(said)[0]["targets"]
+    for path in others:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # gone, another user's, or none of ours
+            if json.loads(path.read_text())[0]["targets"] == address:
+                path.unlink()
+
+
 class PortsTakenError(RocketcrewError):
     """Somebody else has each port that `metrics.port` allows."""
 
@@ -241,7 +252,9 @@ class WebServer:
     async def start(self) -> None:
         """Raises as `listen`, and OSError when the group's folder cannot be written."""
         self._server = await listen(self._settings, in_tasks(self._serve))
-        write_atomically(targets_file(self._slot), targets(self._settings.host, self.port, self._labels), durable=False)
+        said = targets(self._settings.host, self.port, self._labels)
+        _forget_same_address(said, other_targets(self._slot))
+        write_atomically(targets_file(self._slot), said, durable=False)
 
     @property
     def port(self) -> int:

@@ -1,6 +1,7 @@
 """What sends the messages out of a handler (sends.py): a producer in a thread of its own, made when the first one is sent.
 
-Messages of one call go out together, those of a batch too; a generator's when it has ended. All are stored by a broker when
+Messages of one call go out together, those of a batch too; a generator's when it has ended. Those with one order key go one
+after another, and none of them after one that was not sent: the retry sends that first. All are stored by a broker when
 `send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the retry,
 under the same keys.
 
@@ -14,18 +15,21 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
-from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Final, NoReturn
 
 from ..client.access import Access
 from ..client.loop_thread import LoopThread
 from ..client.outgoing import OutgoingMessage
 from ..client.producer import Producer
+from ..client.selection import by_key
 from ..remoting.errors import RocketcrewError
+from ..remoting.properties import PROPERTY_SHARDING_KEY
 from .forks import end_fork
 from .own_thread import NoThreadError, OwnThread
 from .sends import SendError
 
+HELD_BACK: Final = "a message was not sent, as one before it of its order key was not"
 CLOSING_S: Final = 2.0
 """For leaving the brokers at the end: nothing is under way then."""
 
@@ -86,16 +90,36 @@ class Outbox:
     async def _send_all(self, messages: Sequence[OutgoingMessage]) -> None:
         producer = self._producer
         assert producer is not None
-        sending: list[Coroutine[Any, Any, object]] = [producer.send(message) for message in messages]
-        each: list[SendError | None] = []
-        for message, result in zip(messages, await asyncio.gather(*sending, return_exceptions=True), strict=True):
-            if isinstance(result, BaseException) and not isinstance(result, Exception):
+        each: list[SendError | None] = [None] * len(messages)
+        lanes: dict[object, list[int]] = {}
+        for place, message in enumerate(messages):
+            key = message.properties.get(PROPERTY_SHARDING_KEY)
+            lanes.setdefault((message.topic, key) if key else place, []).append(place)
+
+        async def send(places: Sequence[int]) -> None:
+            for number, place in enumerate(places):
+                error = await _error_of(producer, messages[place])
+                if error is not None:
+                    each[place] = error
+                    for later in places[number + 1 :]:
+                        each[later] = SendError(f"{HELD_BACK}: {error}")
+                    return
+
+        for result in await asyncio.gather(*map(send, lanes.values()), return_exceptions=True):
+            if result is not None:  # a send was cut off
                 raise result
-            error = None
-            if isinstance(result, Exception):
-                error = SendError(f"a message for topic {message.topic} was not sent: {result}")
-                error.__cause__ = result
-            each.append(error)
         first = next(filter(None, each), None)
         if first is not None:
             raise SendError(str(first), each) from first
+
+
+async def _error_of(producer: Producer, message: OutgoingMessage) -> SendError | None:
+    """Send it; why it was not sent."""
+    key = message.properties.get(PROPERTY_SHARDING_KEY)
+    try:
+        await producer.send(message, selector=by_key(key) if key else None)
+    except Exception as cause:  # noqa: BLE001  the message fails that it came from
+        error = SendError(f"a message for topic {message.topic} was not sent: {cause}")
+        error.__cause__ = cause
+        return error
+    return None

@@ -25,8 +25,9 @@ from dataclasses import replace
 from typing import Any, Final, Protocol, TypeGuard, Unpack, cast
 
 from ..client.outgoing import Body, MessageFields, OutgoingMessage
+from ..remoting.arguments import FILLED, check
 from ..remoting.errors import RocketcrewError
-from ..remoting.properties import PROPERTY_UNIQ_KEY
+from ..remoting.properties import PROPERTY_SHARDING_KEY, PROPERTY_UNIQ_KEY
 from .api import Commit, Handler
 from .calls import batch_results
 from .copying import IMMUTABLE, listed, to_the_end
@@ -41,15 +42,24 @@ _TIME: Final = slice(20, 28)
 
 class Send:
     """A message that the worker sends: topic, body and fields as those of `OutgoingMessage`, as they are when
-    it is made: a buffer and a dict are copied. Raises UsageError."""
+    it is made: a buffer and a dict are copied. Raises UsageError.
+
+    `order_key`: messages with one of it go one after another into one queue, that which `by_key` chooses, also in a retry. It
+    is the property __SHARDINGKEY, as that of a message group of RocketMQ 5's clients."""
 
     __slots__ = ("message",)
 
-    def __init__(self, topic: str, body: Body, **fields: Unpack[MessageFields]) -> None:
+    def __init__(
+        self, topic: str, body: Body, *, order_key: str | None = None, **fields: Unpack[MessageFields]
+    ) -> None:
         made = OutgoingMessage(topic, body, **fields)
-        made.check()
+        properties = dict(made.properties)
+        if order_key is not None:
+            given = check("Send", {"order_key": order_key}, {"order_key": FILLED})
+            properties[PROPERTY_SHARDING_KEY] = given["order_key"]
         body = bytes(body) if isinstance(body, bytearray | memoryview) else body
-        self.message = replace(made, body=body, properties=dict(made.properties))
+        self.message = replace(made, body=body, properties=properties)
+        self.message.check()
 
     def __repr__(self) -> str:
         return f"<Send to {self.message.topic}>"
@@ -68,7 +78,7 @@ class Outgoing(Protocol):
     """Where messages out of a handler go."""
 
     def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        """Send all of them, in any order. Raises SendError, which names those that were not sent."""
+        """Send all of them, those of one order key in their order. Raises SendError, which names those that were not sent."""
         ...
 
     async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:

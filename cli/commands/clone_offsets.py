@@ -11,6 +11,7 @@ from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ...remoting.names import RETRY_PREFIX
+from ..asking import broadcasts, connections_of
 from ..changing import changes
 from ..moving import carry_out, committed_offsets
 from ..options import with_settings
@@ -49,6 +50,10 @@ def clone_offsets(
     async def plan(cluster: Cluster, access: Access) -> list[Move]:
         group = access.wrap(source)
         stats = await Admin(cluster).consume_stats(group, None, topics_in_keys(settings))
+        if broadcasts(await connections_of(cluster, group)):
+            raise UsageError(
+                f"group {source} is BROADCASTING: each member has its own offsets, and there are none to copy"
+            )
         consumed = {mq.topic for mq in stats.offset_table if not mq.topic.startswith(RETRY_PREFIX)}
         operations, moves = Operations(cluster), list[Move]()
         for topic in sorted(map(access.wrap, topics)) or sorted(consumed):

@@ -17,7 +17,7 @@ from ...remoting.errors import BrokerError
 from ...remoting.names import DLQ_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster, known_topics
+from ..asking import OWN_OFFSETS, ask_cluster, broadcasts, known_topics
 from ..options import with_settings
 from ..tables import lines
 from ..wording import group_names, is_popped_retry
@@ -25,12 +25,13 @@ from ..wording import group_names, is_popped_retry
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """`lag` over all of its queues, its retry topic too; None where no broker says."""
+    """`lag` over all of its queues, its retry topic too; None where no broker says, as of one whose members broadcast."""
 
     name: str
     members: int
     lag: int | None
     dead_letters: int
+    broadcasting: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,8 @@ class Found:
 def groups(settings: Settings, as_json: bool) -> None:
     """Show the consumer groups of the cluster: members that run, lag, and dead letters.
 
-    A group is known once it has consumed: brokers make its retry topic then. "?" stands for a lag that no broker says.
+    A group is known once it has consumed: brokers make its retry topic then. "?" stands for a lag that no broker says, "-"
+    for that of a broadcasting group, whose members keep their own offsets.
 
     \b
     Examples:
@@ -70,28 +72,32 @@ def groups(settings: Settings, as_json: bool) -> None:
         click.echo(json.dumps({"groups": [asdict(one) for one in found]}, ensure_ascii=False))
     elif found:
         click.echo("\n".join(lines([row(one) for one in found])))
+        if own := [one.name for one in found if one.broadcasting]:
+            click.echo(f"{', '.join(own)}: {OWN_OFFSETS}")
     else:
         click.echo("the cluster knows no groups: none has consumed yet")
 
 
 async def _one(admin: Admin, group: str, name: str, *, has_dead: bool) -> Found:
     connections = await admin.consumer_connections(group)
+    broadcasting = broadcasts(connections)
     members = 0 if connections is None else len(connections.connection_set)
     lag: int | None = None
     dead = 0
     table: Mapping[MessageQueue, OffsetWrapper] = {}
     try:
         table = (await admin.consume_stats(group)).offset_table
-        lag = sum(max(0, one.broker_offset - max(0, one.consumer_offset)) for one in table.values())
+        if not broadcasting:
+            lag = sum(max(0, one.broker_offset - max(0, one.consumer_offset)) for one in table.values())
         if has_dead:
             stats = await admin.topic_stats(DLQ_PREFIX + group)
             dead = sum(one.max_offset - one.min_offset for one in stats.offset_table.values())
     except BrokerError:  # it has consumed nothing, or has no dead letters any more
         pass
-    return Found(Group(name, members, lag, dead), consumes=bool(members or table))
+    return Found(Group(name, members, lag, dead, broadcasting), consumes=bool(members or table))
 
 
 def row(group: Group) -> dict[str, object]:
     """The group for people."""
-    lag = "?" if group.lag is None else group.lag
+    lag = "-" if group.broadcasting else "?" if group.lag is None else group.lag
     return {"GROUP": group.name, "MEMBERS": group.members, "LAG": lag, "DEAD LETTERS": group.dead_letters}

@@ -16,7 +16,7 @@ import click
 from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
-from ...conf.settings import Settings, require
+from ...conf.settings import Settings, is_broadcasting, require
 from ...remoting.arguments import near
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
@@ -24,7 +24,7 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor import control
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster, known_topics
+from ..asking import OWN_OFFSETS, ask_cluster, broadcasts, connections_of, known_topics
 from ..controlling import running_slots
 from ..group_members import delayed, in_hand, members_of, owners
 from ..live_line import duration
@@ -73,7 +73,8 @@ def lag(
     IN HAND is what the queue's OWNER has pulled and not finished. DELAYED are messages that came from this queue, failed, and
     wait for the delay of their retry: they are in no queue of the group until then, and no lag. Members count them from
     their start on, by RocketMQ's default delays. A group that brokers do not know yet is waited for, up to
-    half a minute, while a supervisor of it runs on this host. Exits with 3 when no name server or broker can be reached.
+    half a minute, while a supervisor of it runs on this host. Members of a broadcasting group keep their own offsets: nothing
+    is known of its lag here. Exits with 3 when no name server or broker can be reached.
 
     \b
     Examples:
@@ -86,32 +87,35 @@ def lag(
 
     access = access_of(settings)
 
+    configured = is_broadcasting(settings)
     wanted, group = tuple(access.wrap(topic) for topic in topics), access.wrap(settings.consumer.group)
 
     async def look_on(cluster: Cluster) -> None:
         await check_known(cluster, wanted)
-        look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings))
+        look = Looks(access, settings.consumer.group, wanted, topics_in_keys(settings), broadcasting=configured)
         await look.go_on(cluster, interval, count, lambda: starts_here(cluster, access, group), as_json=as_json)
 
-    async def ask(cluster: Cluster) -> list[QueueLag]:
+    async def ask(cluster: Cluster) -> tuple[list[QueueLag], bool]:
         await check_known(cluster, wanted)
-        return await queue_lags(cluster, group, wanted, topics_in_keys(settings))
+        found = await queue_lags(cluster, group, wanted, topics_in_keys(settings))
+        return found, broadcasts(await connections_of(cluster, group), configured=configured)
 
     if watch:
         ask_cluster(access, look_on)
         return
     try:
-        found = ask_cluster(
+        found, broadcasting = ask_cluster(
             access, lambda cluster: once_known(group, lambda: ask(cluster), lambda: starts_here(cluster, access, group))
         )
     except UnknownNameError as error:
         raise error if topics else with_hint(error, OFFSETS_ONLY) from None
-    total = sum(queue.lag for queue in found)
-    for note in notes(found):
+    total = None if broadcasting else sum(queue.lag for queue in found)
+    for note in notes(found, broadcasting=broadcasting):
         click.echo(seen(note, err=True), err=True)
     found = [unwrapped(access, queue) for queue in found]
     if as_json:
-        answer = {"group": settings.consumer.group, "total": total, "queues": [as_json_row(queue) for queue in found]}
+        queues = [as_json_row(queue, broadcasting=broadcasting) for queue in found]
+        answer = {"group": settings.consumer.group, "total": total, "queues": queues}
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         click.echo(seen(table(found, total)))
@@ -178,11 +182,16 @@ async def once_known(
 class Looks:
     """The group's queues again and again."""
 
-    def __init__(self, access: Access, group: str, topics: tuple[str, ...], likely_topics: Sequence[str]) -> None:
+    def __init__(
+        self, access: Access, group: str, topics: tuple[str, ...], likely_topics: Sequence[str], *,
+        broadcasting: bool = False,
+    ) -> None:  # fmt: skip
+        """`broadcasting`: the settings say so of the group."""
         self._access = access
         self._group = group
         self._topics = topics
         self._likely = likely_topics
+        self._broadcasting = broadcasting
 
     async def go_on(
         self, cluster: Cluster, interval_s: float, count: int, starts: Callable[[], Awaitable[bool]], *, as_json: bool
@@ -194,15 +203,17 @@ class Looks:
         while True:
             look = functools.partial(queue_lags, cluster, group, self._topics, self._likely)
             found = await (look() if looks else once_known(group, look, starts))
-            members, _ = await members_of(cluster, group, self._topics[0] if self._topics else None)
+            members, online = await members_of(cluster, group, self._topics[0] if self._topics else None)
+            broadcasting = broadcasts(online, configured=self._broadcasting)
             now = time.monotonic()
             earlier = None if before is None else (now - before[0], before[1])
             rows = watched(found, earlier, owners(members), in_hand(members), delayed(members))
-            rows = [row | {"topic": self._access.unwrap(row["topic"])} for row in rows]
+            unknown = dict.fromkeys(("committed", "lag", "per_second", "seconds_left")) if broadcasting else {}
+            rows = [row | unknown | {"topic": self._access.unwrap(row["topic"])} for row in rows]
             if as_json:
                 click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
             else:
-                shown = [*lines([for_people(row) for row in rows]), *notes(found)]
+                shown = [*lines([for_people(row) for row in rows]), *notes(found, broadcasting=broadcasting)]
                 click.echo((CLEAR if sys.stdout.isatty() else "") + seen("\n".join(shown)))
             before, looks = (now, found), looks + 1
             if looks == count:
@@ -237,11 +248,12 @@ def unwrapped(access: Access, one: QueueLag) -> QueueLag:
     return one._replace(mq=one.mq._replace(topic=access.unwrap(one.mq.topic)))
 
 
-def as_json_row(one: QueueLag) -> dict[str, Any]:
-    """As --json has it."""
+def as_json_row(one: QueueLag, *, broadcasting: bool = False) -> dict[str, Any]:
+    """As --json has it; of a broadcasting group nobody says what it has read."""
     topic, broker, queue_id = one.mq
-    return {"topic": topic, "broker": broker, "queue_id": queue_id, "max": one.end, "committed": one.committed,
-            "lag": one.lag}  # fmt: skip
+    committed, lag = (None, None) if broadcasting else (one.committed, one.lag)
+    return {"topic": topic, "broker": broker, "queue_id": queue_id, "max": one.end, "committed": committed,
+            "lag": lag}  # fmt: skip
 
 
 def for_people(row: Mapping[str, Any]) -> dict[str, object]:
@@ -253,7 +265,7 @@ def for_people(row: Mapping[str, Any]) -> dict[str, object]:
         "QUEUE": row["queue_id"],
         "MAX": row["max"],
         "COMMITTED": "-" if row["committed"] is None else row["committed"],
-        "LAG": row["lag"],
+        "LAG": "-" if row["lag"] is None else row["lag"],
         "IN HAND": "-" if row["in_hand"] is None else row["in_hand"],
         "DELAYED": "-" if row["delayed"] is None else row["delayed"],
         "PER S": "-" if rate is None else round(rate, 1),
@@ -262,8 +274,14 @@ def for_people(row: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-def notes(found: Sequence[QueueLag]) -> list[str]:
+def _cell(number: int | None) -> str:
+    return "-" if number is None else str(number)
+
+
+def notes(found: Sequence[QueueLag], *, broadcasting: bool = False) -> list[str]:
     """What is to be said below the queues."""
+    if broadcasting:
+        return [OWN_OFFSETS]
     unread = [one for one in found if one.unread]
     return [f"{unread_words(unread)}. {cure([one.mq for one in unread])} gives them readers"] if unread else []
 
@@ -305,14 +323,12 @@ async def _ends_of_begun(admin: Admin, group: str, known: Collection[str]) -> di
     return ends
 
 
-def table(queues: list[QueueLag], total: int) -> str:
-    """The queues as text in columns: names to the left, numbers to the right."""
+def table(queues: list[QueueLag], total: int | None) -> str:
+    """The queues as text in columns: names to the left, numbers to the right. `total` None: no lag is known."""
     head = ("TOPIC", "BROKER", "QUEUE", "MAX", "COMMITTED", "LAG")
-    rows = [
-        (*q.mq[:2], str(q.mq.queue_id), str(q.end), "-" if q.committed is None else str(q.committed), str(q.lag))
-        for q in queues
-    ]
-    rows.append(("total", "", "", "", "", str(total)))
+    numbers = [(q.end, None, None) if total is None else (q.end, q.committed, q.lag) for q in queues]
+    rows = [(*q.mq[:2], str(q.mq.queue_id), *map(_cell, each)) for q, each in zip(queues, numbers, strict=True)]
+    rows.append(("total", "", "", "", "", _cell(total)))
     widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
     return "\n".join(
         "  ".join(

@@ -18,11 +18,11 @@ from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
-from ...conf.settings import Settings, require
+from ...conf.settings import Settings, is_broadcasting, require
 from ...durable.files import remove_tree, try_lock
 from ...engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ...engine.window import parse_time
-from ...remoting.admin_bodies import SubscriptionGroupConfig
+from ...remoting.admin_bodies import ConsumerConnections, SubscriptionGroupConfig
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import RETRY_PREFIX
@@ -30,7 +30,7 @@ from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster, known_topics
+from ..asking import ask_cluster, broadcasts, known_topics
 from ..changing import agrees, changes
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
@@ -47,6 +47,11 @@ LATEST: Final = "latest"
 QUESTION: Final = "Set these offsets?"
 TOLD: Final = "the brokers have the offsets: each member goes on there when what it has in hand is finished"
 NEW_GROUP: Final = "To set where a group that never ran will start, add --new-group"
+WAY_OUT: Final = (
+    "is BROADCASTING: each member keeps its own offsets in a file, and those of the brokers move none. To begin elsewhere,"
+    " stop each member, remove its folder CLIENT_ID/GROUP in consumer.local_offset_store_dir (where that is empty:"
+    " ~/.rocketmq_offsets) and start it with the consumer.consume_from_where that you want"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +118,9 @@ def reset(
     first); so are those of messages of the re-run that fail and are retried. Segments that were sealed before belong to the
     epoch before. Where members have their state on several hosts, name all of their folders.
 
+    A broadcasting group is refused: each member keeps its own offsets in a file. While none of its members runs, only the
+    setting consumer.message_model tells: without it the brokers' offsets are set, and move nobody.
+
     Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
     that are set here, for its other topics at what it has reported; what it had sealed stays.
 
@@ -135,7 +143,7 @@ def reset(
         table_place(settings, not_on_hdfs=NOT_ON_HDFS)  # refused before anybody is asked
     time_ms = time_of(where, time.time_ns() // 1_000_000)
     group = settings.consumer.group
-    offsets = GroupOffsets(access_of(settings), group, topics)
+    offsets = GroupOffsets(access_of(settings), group, topics, broadcasting=is_broadcasting(settings))
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:
         members, moves = offsets.plan(where, time_ms, new_group=new_group)
         if members and (reprocess or checkpoint is not None):
@@ -160,8 +168,10 @@ def reset(
 class GroupOffsets:
     """Where a group is in some topics, and how it is moved."""
 
-    def __init__(self, access: Access, group: str, topics: tuple[str, ...]) -> None:
+    def __init__(self, access: Access, group: str, topics: tuple[str, ...], *, broadcasting: bool) -> None:
+        """`broadcasting`: the settings say so of the group."""
         self.access = access
+        self._broadcasting = broadcasting
         self._group = access.wrap(group)
         self._topics = [access.wrap(topic) for topic in topics]
 
@@ -172,6 +182,8 @@ class GroupOffsets:
     async def _plan(
         self, cluster: Cluster, where: str, time_ms: int, *, new_group: bool
     ) -> tuple[list[str], list[Move]]:
+        online = await Admin(cluster).consumer_connections(self._group, self._topics[0])
+        self.refuse_broadcasting(online)
         operations = Operations(cluster)
         moves: list[Move] = []
         for topic in self._topics:
@@ -179,11 +191,15 @@ class GroupOffsets:
                 old = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
                 new = await _offset(cluster, operations, mq, where, time_ms)
                 moves.append(Move(self.access.unwrap(topic), mq.broker_name, mq.queue_id, old, new))
-        online = await Admin(cluster).consumer_connections(self._group, self._topics[0])
         members = [] if online is None else sorted(one.client_id for one in online.connection_set)
         if not (new_group or members) and not any(move.old for move in moves):
             await self.check_known(cluster, has_option=True)
         return members, sorted(moves, key=lambda move: (move.topic, move.broker, move.queue_id))
+
+    def refuse_broadcasting(self, online: ConsumerConnections | None) -> None:
+        """Raise UsageError where members keep their own offsets: as those say that run, else as the settings say."""
+        if broadcasts(online, configured=self._broadcasting):
+            raise UsageError(f"group {self.access.unwrap(self._group)} {WAY_OUT}")
 
     async def check_known(self, cluster: Cluster, *, has_option: bool) -> None:
         """A group is known by its retry topic: brokers make it at the first heartbeat. Old brokers answer 0 for the offset of

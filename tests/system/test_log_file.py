@@ -58,6 +58,7 @@ def test_all_processes_follow_a_renamed_log(tmp_path: Path) -> None:
     before, after = lines(old), lines(log)
     assert {"run", "worker"} <= {line["process"] for line in before}
     assert {"run", "worker"} <= {line["process"] for line in after}
+    assert {line.get("group") for line in (*before, *after)} == {"billing"}, "of which crew each line is"
     assert event_of(after[-1]) == "stopped"
     assert not [line for line in said.splitlines() if line.startswith("{")], "nothing of the log is on stderr"
 

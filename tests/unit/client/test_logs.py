@@ -52,6 +52,30 @@ def test_a_script_has_its_standard_output_for_itself(tmp_path: Path, code: str) 
     assert (out, LOGGED[code] in err) == ("", True)
 
 
+FAILS = """
+from rocketcrew.client.logs import get_logger
+def check(message):
+    raise KeyError("no order")
+def asked(body):
+    try:
+        check(body)
+    except KeyError:
+        get_logger().exception("transaction_check_failed")
+asked(f"the {'secret'} body")
+"""
+
+
+@pytest.mark.parametrize("own", ["", f"import structlog; {NO_STREAM_SAID[0]}"], ids=["nothing", "a level"])
+def test_the_traceback_of_a_line_has_no_values_unless_the_user_has_said_so(tmp_path: Path, own: str) -> None:
+    _, err = said(tmp_path, own + FAILS)
+    assert "KeyError: 'no order'" in err
+    assert "transaction_check_failed" in err
+    assert "the secret body" not in err
+    _, err = said(tmp_path, "import structlog; structlog.configure(processors=[structlog.dev.ConsoleRenderer("
+                            f"exception_formatter=lambda out, _: out.write('his own'))]){FAILS}")  # fmt: skip
+    assert "his own" in err
+
+
 def test_what_only_a_search_for_faults_needs_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:
     lines = "from rocketcrew.client.logs import get_logger\nget_logger().debug('each_retry'); get_logger().info('done')"
     _, err = said(tmp_path, lines)

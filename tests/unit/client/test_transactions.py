@@ -103,6 +103,11 @@ async def test_the_local_transaction_decides(state, count, kind):
         assert await stored(admin) == count
 
 
+def test_a_state_that_is_not_known_may_be_spelled_out():
+    assert LocalTransactionState.UNKNOWN is UNKNOW
+    assert LocalTransactionState.UNKNOWN.name == "UNKNOW", "in logs, as before"
+
+
 @pytest.mark.parametrize("trouble", ["unknow", "nothing", "raises"])
 async def test_the_broker_asks_when_the_state_is_not_known(trouble):
     def execute(message, result):

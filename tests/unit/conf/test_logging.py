@@ -72,6 +72,13 @@ def test_json_lines_have_event_keys_level_time_and_the_process_keys() -> None:
     }
 
 
+def test_a_key_of_the_process_that_is_empty_is_on_no_line() -> None:
+    out = io.StringIO()
+    set_up("json", "info", out, "load", group="")
+    structlog.get_logger().info("loading")
+    assert "group" not in json.loads(out.getvalue())
+
+
 def test_auto_is_for_people_on_a_terminal_and_json_elsewhere() -> None:
     terminal, file = Terminal(), io.StringIO()
     set_up("auto", "info", terminal)

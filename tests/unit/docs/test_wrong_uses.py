@@ -209,7 +209,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
     "Rollback": (Rollback, PAUSE),
     "Send": (
         lambda **given: Send(given.pop("topic", "orders"), given.pop("body", b"x"), **given),
-        {"topic": NOT_FILLED, "body": SEND["body"], "fields": (), **FIELDS},
+        {"topic": NOT_FILLED, "body": SEND["body"], "fields": (), "order_key": ("", " ", 7, b"o-1"), **FIELDS},
     ),
     "progress": (
         lambda **given: progress(**{"done": 1, **given}),

@@ -81,6 +81,11 @@ def test_every_setting_reaches_the_loader(tmp_path: Path, setting: str) -> None:
     assert wanted != understood(child_of({}, tmp_path), tmp_path), "the setting means something"
 
 
+def test_its_lines_name_the_group(tmp_path: Path) -> None:
+    words = child_of({"consumer.group": "billing"}, tmp_path).arguments()
+    assert words[words.index("consumer.group=billing") - 1] == "--set"
+
+
 def test_no_setting_is_forgotten_here() -> None:
     assert {one.name for one in fields(SparkSettings)} - {"load"} == OTHERS.keys() - {"high_water_mib"}
 

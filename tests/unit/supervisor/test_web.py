@@ -400,6 +400,30 @@ def test_no_port_is_above_the_last_that_there_is() -> None:
     asyncio.run(story())
 
 
+def test_the_file_of_a_killed_crew_does_not_name_the_port_of_another(tmp_path: Path) -> None:
+    async def story() -> None:
+        settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
+        for group in ("alive", "killed", "ours"):
+            (tmp_path / group).mkdir()
+        alive = WebServer(settings, site(), tmp_path / "alive" / "0", "alive")
+        await alive.start()
+        ports = range(alive.port, min(alive.port + 50, 65_536))
+        left = {port: targets_file(tmp_path / "killed" / str(port)) for port in ports}
+        for port, file in left.items():
+            file.write_text(targets("127.0.0.1", port, {"rocketcrew_group": "killed"}))
+        for number, strange in enumerate(("{}", "[]", "[1]", "no JSON")):
+            targets_file(tmp_path / "killed" / str(number)).write_text(strange)
+        more = MetricsSettings(port=ports[0], port_count=len(ports), host="127.0.0.1", page=False, token="")
+        ours = WebServer(more, site(), tmp_path / "ours" / "0", "ours")
+        await ours.start()
+        assert [port for port, file in left.items() if not file.exists()] == [ours.port]
+        assert targets_file(tmp_path / "alive" / "0").exists()
+        await ours.stop()
+        await alive.stop()
+
+    asyncio.run(story())
+
+
 def test_a_prometheus_of_another_user_finds_the_file_and_reads_it(tmp_path: Path) -> None:
     def check() -> None:
         (path,) = tmp_path.glob("data/billing/prometheus-*.json")  # as docs/how-to/operate.md has it

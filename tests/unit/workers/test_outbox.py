@@ -1,9 +1,10 @@
-"""What sends the messages out of a handler, in a child that the handler forked."""
+"""What sends the messages out of a handler: in which order, and in a child that the handler forked."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import pytest
@@ -11,9 +12,12 @@ import pytest
 from rocketcrew.client.access import Access
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
-from rocketcrew.workers.outbox import Outbox
+from rocketcrew.client.selection import by_key
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.testing.broker import LocalBroker
+from rocketcrew.workers.outbox import HELD_BACK, Outbox
 from rocketcrew.workers.own_thread import NoThreadError, OwnThread
-from rocketcrew.workers.sends import SendError
+from rocketcrew.workers.sends import Send, SendError
 
 BILL = OutgoingMessage("invoices", b"x")
 
@@ -70,3 +74,41 @@ def test_a_forked_child_that_would_send_ends_and_closes_nothing_of_its_parents()
         assert outbox.made == 1
     finally:
         outbox.close()
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+def test_messages_of_one_order_key_are_in_one_queue_in_their_order(awaited: bool) -> None:
+    with LocalBroker() as broker:
+        topic, outbox = broker.topic(), Outbox(Access(broker.name_server))
+        queues = [MessageQueue(topic, "broker-a", number) for number in range(4)]
+        sends = [Send(topic, f"{key} {number}", order_key=key).message for number in range(8) for key in ("o-1", "o-4")]
+        try:
+            for batch in (sends[:6], sends[6:]):
+                if awaited:
+                    asyncio.run(outbox.send_awaited(batch))
+                else:
+                    outbox.send(batch)
+        finally:
+            outbox.close()
+        for key in ("o-1", "o-4"):
+            stored = [each for each in broker.messages(topic) if each.body.startswith(key.encode())]
+            assert [each.body for each in stored] == [f"{key} {number}".encode() for number in range(8)]
+            assert {each.queue_id for each in stored} == {by_key(key)(queues).queue_id}
+            assert {each.properties["__SHARDINGKEY"] for each in stored} == {key}
+
+
+def test_what_comes_after_one_that_was_not_sent_waits_for_the_retry_with_it() -> None:
+    """Of its order key; the others are sent."""
+    with LocalBroker() as broker:
+        topic, outbox = broker.topic(), Outbox(Access(broker.name_server))
+        make = partial(Send, topic, order_key="o-1")
+        outbox.send([make("0").message])
+        broker.faults.refuse("SEND_MESSAGE_V2", response="NO_PERMISSION")
+        with pytest.raises(SendError, match="planted by a test") as caught:
+            outbox.send([make("1").message, make("2").message, Send(topic, "apart", order_key="o-2").message])
+        outbox.close()
+        first, second, apart = caught.value.each
+        assert isinstance(first, SendError)
+        assert HELD_BACK in str(second)
+        assert apart is None
+        assert sorted(each.body for each in broker.messages(topic)) == [b"0", b"apart"]

@@ -168,6 +168,16 @@ def test_a_buffer_and_fields_that_are_filled_anew_are_sent_as_they_were() -> Non
     assert [(each.properties["n"], each.keys) for each in sent[::2]] == [("a", "a"), ("b", "b"), ("c", "c")]
 
 
+def test_an_order_key_is_a_property_that_every_attempt_has() -> None:
+    outgoing = Noted()
+    for _ in range(2):
+        called(Send("a", b"1", order_key="o-1", properties={"n": "1"}), outgoing)
+    assert [dict(each.properties) for [each] in outgoing.calls] == [{"n": "1", "__SHARDINGKEY": "o-1"}] * 2
+    for wrong in ("", 7):
+        with pytest.raises(UsageError, match=r"order_key=.*: give a str that is not blank"):
+            Send("a", b"1", order_key=wrong)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
 def test_what_cannot_be_sent_fails_its_message() -> None:
     with pytest.raises(SendError):
         called(Send("refused", b"1"), Noted())
