@@ -355,7 +355,7 @@ class AsyncWorkerLoop(WorkerLoop):
     ) -> None:  # fmt: skip
         """`concurrency` calls at one time; `time_limit`: that of `handler`; the rest as for WorkerLoop."""
         super().__init__(link, handler, rows=rows, clock=clock, log=log, runner=AsyncRunner, **more)
-        self._direct = DirectRunner(blocking(handler), rows, clock, self._log)
+        self._direct = DirectRunner(blocking(handler, time_limit), rows, clock, self._log)
         assert isinstance(self._runner, AsyncRunner)
         self._async_runner = self._runner
         self._async_runner.time_limit = time_limit
@@ -549,9 +549,11 @@ def one_call_at_a_time(handler: Handler, loop: asyncio.AbstractEventLoop) -> Han
     return wrapped
 
 
-def blocking(handler: Handler, begin: Callable[[Callable[[], None]], OwnThread] = OwnThread) -> Handler:
+def blocking(
+    handler: Handler, limit: TimeLimit | None = None, begin: Callable[[Callable[[], None]], OwnThread] = OwnThread
+) -> Handler:
     """The same handler as a plain function, each call on a loop of its own in a thread: for the rare single call, which
-    fails by a NoThreadError where there is no thread."""
+    fails by a NoThreadError where there is no thread. It is cancelled at the same limit as others."""
     wrapped = copy.copy(handler)
 
     def call(messages: Any) -> Any:
@@ -560,7 +562,8 @@ def blocking(handler: Handler, begin: Callable[[Callable[[], None]], OwnThread] 
 
         async def once() -> Any:
             try:
-                result = await handler.plain(messages)
+                own = handler.plain(messages)
+                result = await (own if limit is None else TimeLimit(limit.limit_s).keep(own))  # of this call's loop
             except BaseException as error:
                 end_if_forked(pid, error)
                 raise

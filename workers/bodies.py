@@ -542,6 +542,7 @@ def _batch(
 ) -> Callable[[Any], Any]:
     """Calls `function` with the bodies that fit, and with their messages where it takes them; the others fail."""
     # It brings Arrow, which the command line does not wait for.
+    from .batch_lists import in_order
     from .calls import batch_results, raise_if_of_all, raise_if_ours
 
     def sorted_out(messages: list[Message], pid: int) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
@@ -560,7 +561,14 @@ def _batch(
                 results.append(None)
         return results, fitting, (fitting, bodies) if with_message else (bodies,)
 
-    def put_together(results: list[object], fitting: list[Message], result: object) -> object:
+    def put_together(
+        results: list[object],
+        fitting: list[Message],
+        given: Sequence[list[Any]],
+        left: Sequence[list[Any]],
+        result: object,
+    ) -> object:
+        result = None if result is None else in_order(fitting, given, left, result)
         if len(fitting) == len(results):
             return result
         own = iter(batch_results(fitting, result))
@@ -577,9 +585,10 @@ def _batch(
 
         async def awaited(messages: list[Message]) -> object:
             pid = os.getpid()
-            results, fitting, arguments = sorted_out(messages, pid)
+            results, fitting, given = sorted_out(messages, pid)
+            own = [each.copy() for each in given]
             try:
-                return put_together(results, fitting, await function(*arguments) if fitting else None)
+                return put_together(results, fitting, given, own, await function(*own) if fitting else None)
             except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
                 raise_if_ours(error)
                 return failed(results, error, pid)
@@ -588,9 +597,10 @@ def _batch(
 
     def call(messages: list[Message]) -> object:
         pid = os.getpid()
-        results, fitting, arguments = sorted_out(messages, pid)
+        results, fitting, given = sorted_out(messages, pid)
+        own = [each.copy() for each in given]
         try:
-            return put_together(results, fitting, function(*arguments) if fitting else None)
+            return put_together(results, fitting, given, own, function(*own) if fitting else None)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             return failed(results, error, pid)
 

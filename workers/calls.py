@@ -9,16 +9,17 @@ anything. A record is one message, except an inner batch, whose messages are han
 *The list of a batch handler* notes in the cell which message the handler takes, where it takes them one by one. A worker that
 dies in `for message in messages:` was most likely working on the message taken last. It is only most likely (a handler may
 collect a few before it works on them), so the rest of the batch is looked at too, see quarantine.py. An iteration that came
-to its end does not show which message is worked on, and is noted as such.
+to its end does not show which message is worked on, and is noted as such. The handler may sort the list, or take messages out
+of it (batch_lists.py): each is noted as itself, and its result is its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import operator
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
+from functools import cached_property
 from typing import Any, SupportsIndex, cast
 
 from ..remoting.errors import ProtocolError
@@ -96,25 +97,34 @@ def messages_of(
 
 
 class OneByOne(list[Message]):
-    """A list of messages; `offsets` are the queue offsets of their records."""
+    """A list of messages; `offsets` are the queue offsets of their records. What the handler moves keeps its own."""
 
     def __init__(self, messages: Sequence[Message], offsets: Sequence[int], cell: CellView) -> None:
         super().__init__(messages)
+        self._messages = messages
         self._offsets = offsets
         self._cell = cell
 
     def __iter__(self) -> Iterator[Message]:
-        cell = self._cell
-        for message, offset in zip(super().__iter__(), self._offsets, strict=False):
-            cell[TAKEN] = offset + 1
+        cell, items = self._cell, super().__iter__()
+        for first, offset, message in zip(self._messages, self._offsets, items, strict=False):
+            cell[TAKEN] = offset + 1 if message is first else self._takens.get(id(message), 0)
+            yield message
+        for message in items:  # the list has grown
+            cell[TAKEN] = self._takens.get(id(message), 0)
             yield message
         cell[TAKEN] = 0
 
     def __getitem__(self, index: SupportsIndex | slice, /) -> Any:
         found = super().__getitem__(index)
-        if not isinstance(index, slice) and len(self) == len(self._offsets):
-            self._cell[TAKEN] = self._offsets[operator.index(index)] + 1
+        if not isinstance(index, slice):
+            self._cell[TAKEN] = self._takens.get(id(found), 0)
         return found
+
+    @cached_property
+    def _takens(self) -> dict[int, int]:
+        """By message, what its being taken is noted as."""
+        return {id(message): offset + 1 for message, offset in zip(self._messages, self._offsets, strict=True)}
 
     def __reduce__(self) -> tuple[type[list[Message]], tuple[list[Message]]]:
         """A handler may hand it to another process: there it is a plain list."""
@@ -178,12 +188,12 @@ def _of_each(batch: list[Message], given: Any) -> list[object]:
         raise _no_pair(given)
     if (tables := tables_in(given)) is not None:
         return _of_tables(batch, tables, type(given).__name__)
-    rows = [] if given is None else _iterated(given)
+    rows = [] if given is None else iterated(given)
     if rows is None:
         if len(batch) == 1:
             return [given]
         raise NoRowError(given) if made_row(given) else _of_nobody(f"one {type(given).__name__}", batch)
-    if any(map(_is_tagged, rows)):
+    if any(map(is_tagged, rows)):
         return _by_message(batch, rows)
     if (wrong := next(filter(_names_message, rows), None)) is not None:
         raise _no_pair(wrong)
@@ -210,7 +220,7 @@ def _of_tables(batch: list[Message], tables: list[Any], what: str) -> list[objec
     return [row for table in tables for row in rows_of_table(table)]
 
 
-def _iterated(given: Any) -> list[object] | None:
+def iterated(given: Any) -> list[object] | None:
     """What is in an iterable, each as it was when it was given; None of what is itself a row or text."""
     if is_dataclass(given) or made_row(given):
         return None
@@ -227,10 +237,10 @@ def _as_given(row: object) -> object:
     try:
         return listed(iter((row,)))[0]
     except Exception as error:  # noqa: BLE001  the code of a value runs
-        return (cast("tuple[object, ...]", row)[0], error) if _is_tagged(row) else error
+        return (cast("tuple[object, ...]", row)[0], error) if is_tagged(row) else error
 
 
-def _is_tagged(row: object) -> bool:
+def is_tagged(row: object) -> bool:
     return isinstance(row, tuple) and len(cast("tuple[object, ...]", row)) == 2 and isinstance(row[0], Message)
 
 
@@ -258,7 +268,7 @@ def _by_message(batch: list[Message], rows: Sequence[object]) -> list[object]:
     places = {id(message): number for number, message in enumerate(batch)}
     grouped: list[list[object]] = [[] for _ in batch]
     for pair in rows:
-        if not _is_tagged(pair):
+        if not is_tagged(pair):
             raise RowError("some rows of the BatchResult are (message, row) and some are not")
         message, row = cast("tuple[Message, object]", pair)
         number = places.get(id(message))

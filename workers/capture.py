@@ -23,6 +23,13 @@ LINE_MAX: Final = 10_000
 """Bytes. Longer lines come in pieces."""
 
 
+class _Thread(threading.local):
+    """Tells a thread from one before it that had the same number."""
+
+    def __init__(self) -> None:
+        self.mark = object()
+
+
 class _Lines(io.RawIOBase):
     """The bytes below a text stream, whose lines become log events."""
 
@@ -32,8 +39,9 @@ class _Lines(io.RawIOBase):
         self._stream = name
         self._fd = fd
         self._log = log
-        self._parts: dict[int, bytes] = {}
-        """Unfinished lines, by thread."""
+        self._thread = _Thread()
+        self._parts: dict[int, tuple[object, bytes]] = {}
+        """Unfinished lines with the mark of their thread, by its number."""
 
     def writable(self) -> bool:
         return True
@@ -44,10 +52,10 @@ class _Lines(io.RawIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         thread, taken = threading.get_ident(), memoryview(data).tobytes()
-        *lines, part = (self._parts.pop(thread, b"") + taken).split(b"\n")
+        *lines, part = (self._unfinished() + taken).split(b"\n")
         pieces = list(_pieces(part))
         if pieces:
-            self._parts[thread] = pieces.pop()
+            self._parts[thread] = self._thread.mark, pieces.pop()
         for line in lines:
             for piece in _pieces(line):
                 self._event(piece)
@@ -57,7 +65,15 @@ class _Lines(io.RawIOBase):
 
     def flush(self) -> None:
         """A line that was not ended is an event too."""
-        self._event(self._parts.pop(threading.get_ident(), b""))
+        self._event(self._unfinished())
+
+    def _unfinished(self) -> bytes:
+        """This thread's line so far. That of a thread which has ended, and had the same number, is an event of its own."""
+        mark, part = self._parts.pop(threading.get_ident(), (self._thread.mark, b""))
+        if mark is self._thread.mark:
+            return part
+        self._event(part)
+        return b""
 
     def close(self) -> None:
         """It stays open: another text stream that somebody has made of it closes it with itself."""

@@ -18,10 +18,11 @@ from __future__ import annotations
 import enum
 import errno
 import os
-import select
 import socket
-import threading
+from _socket import socket as PlainSocket
+from _thread import allocate_lock  # as it was before the handler's module: see own_thread.py
 from collections import deque
+from select import POLLERR, POLLHUP, POLLIN, poll  # so is this
 from struct import Struct
 from typing import Final
 
@@ -240,16 +241,16 @@ class WorkerLink:
     """The worker's end: receive without blocking, wait with a time limit, send blocking."""
 
     def __init__(self, sock: socket.socket, transport: Transport) -> None:
-        sock.setblocking(True)
         self.transport = transport
-        self._socket = sock
-        self._own = identity(sock.fileno())
+        self._socket = PlainSocket(fileno=sock.detach())  # gevent's waits in ways of its own: see own_thread.py
+        self._socket.setblocking(True)
+        self._own = identity(self._socket.fileno())
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._framer = StreamFramer()
-        self._sending = threading.Lock()
+        self._sending = allocate_lock()
         """On a stream: a frame is sent whole. The handler may report progress while the reporter's thread sends."""
-        self._poll = select.poll()
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self._poll = poll()
+        self._poll.register(self._socket.fileno(), POLLIN)
 
     def fileno(self) -> int:
         """Descriptor that is readable when a packet waits."""
@@ -290,9 +291,9 @@ class WorkerLink:
     def gone(self) -> bool:
         """True when the supervisor's end is closed, even with packets still unread. By any thread: one poll object serves no
         two at a time, and the loop may be in `wait`."""
-        ended = select.poll()
+        ended = poll()
         ended.register(self._socket.fileno(), 0)  # its end is reported all the same
-        return any(event & (select.POLLHUP | select.POLLERR) for _, event in ended.poll(0))
+        return any(event & (POLLHUP | POLLERR) for _, event in ended.poll(0))
 
     def send(self, packet: bytes) -> None:
         """Send one packet; blocks while the supervisor is slow. Raises LinkClosedError, ValueError when too long."""

@@ -33,7 +33,7 @@ import dill
 
 from ..remoting.errors import UsageError
 from .api import Handler
-from .bodies import OWN_SIGNATURE, binds, layers, own_signature, plan_of, typed
+from .bodies import OWN_SIGNATURE, binds, layers, own_signature, plan_of, result_annotation, typed
 from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
 from .user_errors import describe_error, user_traceback
@@ -318,18 +318,27 @@ def load(spec: HandlerSpec) -> Handler:
 
 
 def ready(handler: Handler) -> Handler:
-    """The handler as a function of messages: itself, unless it wants bodies decoded. Raises HandlerLoadError for one that
-    cannot take what it would get."""
+    """The handler as a function of messages: itself, unless it wants bodies decoded or takes batches. Raises HandlerLoadError
+    for one that cannot take what it would get."""
     wrong = refusal(handler)
     if wrong is not None:
         raise HandlerLoadError(wrong)
     try:
-        parts = [typed(part) for part in handler.parts or (handler,)]
+        parts = [_of_messages(part) for part in handler.parts or (handler,)]
         made = handler if parts == list(handler.parts) else combine(parts)
         check_order(made, ordered=False)
     except UsageError as error:
         raise HandlerLoadError(str(error)) from error
     return made
+
+
+def _of_messages(handler: Handler) -> Handler:
+    made = typed(handler)
+    if made is not handler or not handler.batch:
+        return made
+    from .batch_lists import keeping_list  # it brings Arrow, which the command line does not wait for
+
+    return keeping_list(handler, result_annotation(handler.plain))
 
 
 def find(spec: HandlerSpec) -> Handler:

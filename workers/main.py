@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -389,7 +390,7 @@ def make_results(
 
 
 def _sleep_ms(ms: int) -> None:
-    time.sleep(ms / 1_000)
+    sleep(ms / 1_000)
 
 
 def consume_hooks(

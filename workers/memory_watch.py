@@ -12,7 +12,7 @@ from collections.abc import Callable
 from resource import RUSAGE_SELF, getrusage
 from typing import Any, Final
 
-from .link import WorkerLink
+from .link import WorkerLink, check_own, identity
 from .packets import LEAVES, STARTS_LARGE, WANTS_OUT, encode_notice
 
 LOOK_EVERY_NS: Final = 20_000_000
@@ -70,16 +70,16 @@ class MemoryWatch:
 
 
 def resident_reader() -> Callable[[], int]:
-    """How to read this process's resident memory, in bytes: now where /proc is, else its peak."""
+    """How to read this process's resident memory, in bytes: now where /proc is, else its peak. What it gives raises
+    DescriptorsClosedError."""
     page = os.sysconf("SC_PAGE_SIZE")
     with contextlib.suppress(OSError):
         fd = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        own = identity(fd)
 
         def read() -> int:
-            try:
-                return int(os.pread(fd, 100, 0).split()[1]) * page
-            except (OSError, IndexError, ValueError):  # the handler closed what is not its own
-                return 0
+            check_own(fd, own, "memory figures")
+            return int(os.pread(fd, 100, 0).split()[1]) * page
 
         return read
     return lambda: getrusage(RUSAGE_SELF).ru_maxrss

@@ -4,11 +4,15 @@
 address space) that thread may die before it does, and the worker would stand still. `threading.excepthook`, which it needs as
 well, is the handler's to change. So a thread is begun one floor lower here, and waited for only so long: one that comes later
 than that finds its place taken, and does nothing. It is a daemon, and `threading.enumerate` does not name it.
+
+What a worker keeps for itself takes locks, sockets and waiting by the names they had before the handler's module was imported
+(`from _thread import ...`): gevent and eventlet put their own in the place of the standard library's, which would wait for
+greenlets in the worker's loop, where none will ever run, and know nothing of real threads.
 """
 
 from __future__ import annotations
 
-import _thread
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
 from typing import Final
 
@@ -25,13 +29,13 @@ class OwnThread:
     """Runs `run` in a thread, from now on. Raises NoThreadError; then `run` is not called, also not later."""
 
     def __init__(
-        self, run: Callable[[], None], starts: Starts = _thread.start_new_thread, wait_s: float = START_WAIT_S
+        self, run: Callable[[], None], starts: Starts = start_new_thread, wait_s: float = START_WAIT_S
     ) -> None:
         self._run = run
-        self._claim = _thread.allocate_lock()
+        self._claim = allocate_lock()
         """Whoever takes it decides whether the thread runs: itself, or who has waited for it too long."""
-        self._begun = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()
+        self._begun = allocate_lock()
+        self._ended = allocate_lock()
         self._begun.acquire()
         self._ended.acquire()
         try:

@@ -85,16 +85,16 @@ class Reporter:
 
 
 class ForkGuard:
-    """Around every fork: the lock is nobody's. For `os.register_at_fork`."""
+    """Around every fork: the lock is nobody's. For `os.register_at_fork`. Several threads of the handler's may fork at once,
+    and one may have waited for the lock in vain."""
 
     def __init__(self, lock: Callable[[], threading.RLock]) -> None:
         self._lock = lock
-        self._held = False
+        self._own = threading.local()
 
     def before(self) -> None:
-        self._held = self._lock().acquire(timeout=FORK_WAIT_S)
+        self._own.held = self._lock().acquire(timeout=FORK_WAIT_S)
 
     def after_in_parent(self) -> None:
-        if self._held:
-            self._held = False
+        if self._own.held:
             self._lock().release()

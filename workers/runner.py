@@ -25,7 +25,7 @@ rows of every record before the one in the cell, and the last row that it finds 
 
 from __future__ import annotations
 
-import threading
+from _thread import RLock  # as it was before the handler's module: see own_thread.py
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import repeat
@@ -102,7 +102,7 @@ class Runner:
         self._runs: list[Run] = []
         self._current: Run | None = None
         """The run under way, where it may be cut beside a call."""
-        self._lock = threading.RLock()
+        self._lock = RLock()
         self.unreported = Unreported(cell)
         self.spare_ns = 0
         """Left of the time for flushes before calls."""
@@ -150,7 +150,7 @@ class Runner:
     def forked(self) -> None:
         """This is a child of the worker now: ask for a flush, which ends it, after the call that is under way."""
         self.is_fork = True
-        self._lock = threading.RLock()  # the other thread is not here
+        self._lock = RLock()  # the other thread is not here
         self._flush_soon()
 
     def end_if_forked(self, result: object = None) -> None:
@@ -196,18 +196,18 @@ class Runner:
         self.lacks = False
 
     @property
-    def lock(self) -> threading.RLock:
+    def lock(self) -> RLock:
         """Held where what waits to be reported is changed, in two steps or more; never while the handler runs."""
         return self._lock
 
-    def own(self) -> threading.RLock:
+    def own(self) -> RLock:
         """The lock, taken. A thread that waits for it is not in the handler, whatever the cell names: a disk may be slow."""
         lock = self._lock
         if not lock.acquire(blocking=False):
             self._wait_for(lock)
         return lock
 
-    def _wait_for(self, lock: threading.RLock) -> None:
+    def _wait_for(self, lock: RLock) -> None:
         self._cell[STATE] = 0
         lock.acquire()
 

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import errno
 import mmap
-import threading
 import time
+from _thread import RLock, allocate_lock  # as they were before the handler's module: see own_thread.py
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -351,7 +351,7 @@ class WorkerLoop:
     # --- what goes out ----------------------------------------------------------------------------------------------
 
     @property
-    def lock(self) -> threading.RLock:
+    def lock(self) -> RLock:
         """Held while finished messages are written and reported."""
         return self._runner.lock
 
@@ -525,7 +525,7 @@ class BlockedWords:
     def __init__(self, cell: CellView, clock: Callable[[], int]) -> None:
         self._cell = cell
         self._clock = clock
-        self._lock = threading.Lock()
+        self._lock = allocate_lock()
         self._troubles: dict[object, tuple[int, int]] = {}
         """Since when, and the error's number."""
 

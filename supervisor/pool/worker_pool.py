@@ -99,8 +99,9 @@ class Pool:
         self._reloading = False
         self.feeding = Feeding(core, self.children, slab, transport, queue_info)
         self.direct = Directing(
-            core, slab, self.children, self.feeding.send, self.kill_worker, timeout_s=direct_timeout_s
-        )
+            core, slab, self.children, self.feeding.send, self.kill_worker, lambda child: cells.view(child.cell_slot),
+            timeout_s=direct_timeout_s,
+        )  # fmt: skip
         """Messages that an administrator wants consumed."""
         self.failure = ""
         """Why no worker can boot."""

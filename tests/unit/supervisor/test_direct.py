@@ -9,6 +9,7 @@ import pytest
 
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.direct import Directing
+from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STARTED_NS, STATE, private_cell
 from rocketcrew.workers.packets import DirectResult, QueueInfo, Refused, decode_direct
 
 if TYPE_CHECKING:
@@ -27,13 +28,16 @@ class Named:
 class Desk:
     """A Directing over a bench; `sent` has what it sent."""
 
-    def __init__(self, bench: Bench, *workers: str) -> None:
+    def __init__(self, bench: Bench, *workers: str, timeout_s: float = 60) -> None:
         self.bench = bench
+        self.cell = private_cell()
+        self.killed: list[str] = []
         self.sent: list[tuple[str, int, bytes]] = []
         children = {name: cast("Child", Named(name)) for name in workers}
         self.directing = Directing(
-            bench.core, memoryview(bench.view), children, self._send, lambda _w, _r: None, timeout_s=60
-        )
+            bench.core, memoryview(bench.view), children, self._send, lambda worker, _reason: self.killed.append(worker),
+            lambda _child: self.cell, timeout_s=timeout_s,
+        )  # fmt: skip
 
     def _send(self, child: Child, packet: bytes, payload: memoryview) -> None:
         self.sent.append((child.worker_id, decode_direct(packet).request, bytes(payload)))
@@ -90,5 +94,51 @@ def test_without_a_worker_or_without_room_it_is_refused(bench: Bench) -> None:
         bench.worker("w")
         with pytest.raises(Refused, match="memory"):
             await Desk(bench, "w").directing.consume(QUEUE, bytes(len(bench.view) + 1))
+
+    run(scene)
+
+
+def test_one_that_the_worker_has_not_come_to_is_refused_and_its_bytes_are_kept(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.worker("w")
+        desk = Desk(bench, "w", timeout_s=0)
+        desk.cell[STATE], desk.cell[CHUNK_ID] = 8, 3  # a pulled message, since ever
+        with pytest.raises(Refused, match="no worker came to it"):
+            await desk.directing.consume(QUEUE, b"record")
+        assert desk.killed == []
+        assert bench.slab.used_units == 1, "the worker reads them when it comes to it"
+        desk.directing.done(DirectResult(desk.sent[0][1], "CR_SUCCESS", 1, ""))
+        assert bench.slab.used_units == 0
+
+    run(scene)
+
+
+@pytest.mark.parametrize(("since_ns", "killed"), [(1, ["w"]), (1 << 62, [])])
+def test_one_that_runs_for_the_whole_time_out_costs_the_worker(bench: Bench, since_ns: int, killed: list[str]) -> None:
+    async def scene() -> None:
+        bench.worker("w")
+        desk = Desk(bench, "w", timeout_s=0)
+        desk.cell[STATE], desk.cell[CHUNK_ID], desk.cell[STARTED_NS] = 8, CONSUMED_DIRECTLY, since_ns
+        task = asyncio.ensure_future(desk.directing.consume(QUEUE, b"record"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (desk.killed, task.done()) == (killed, False)
+        desk.directing.died("w")
+        await task
+
+    run(scene)
+
+
+def test_one_that_waits_behind_another_is_not_charged_with_its_time(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.worker("w")
+        desk = Desk(bench, "w", timeout_s=0)
+        desk.cell[STATE], desk.cell[CHUNK_ID], desk.cell[STARTED_NS] = 8, CONSUMED_DIRECTLY, 1 << 62
+        first = asyncio.ensure_future(desk.directing.consume(QUEUE, b"first"))
+        await asyncio.sleep(0)
+        with pytest.raises(Refused, match="no worker came to it"):
+            await desk.directing.consume(QUEUE, b"second")
+        desk.directing.died("w")
+        assert (await first).consume_result == "CR_THROW_EXCEPTION"
 
     run(scene)

@@ -556,11 +556,21 @@ def test_a_single_call_from_outside_of_the_loop() -> None:
         raise NoThreadError("can't start new thread")
 
     with pytest.raises(NoThreadError):
-        blocking(Handler(double), refuses).function(4)
+        blocking(Handler(double), begin=refuses).function(4)
     loop = asyncio.new_event_loop()
     ordered = one_call_at_a_time(Handler(double), loop)
     assert ordered.function(4) == ordered.plain(4) == 8
     loop.close()
+
+
+def test_a_single_call_from_outside_of_the_loop_is_cancelled_at_the_limit_of_all() -> None:
+    async def never_ends(_value: int) -> None:
+        await asyncio.get_running_loop().create_future()
+
+    plain = blocking(Handler(never_ends), TimeLimit(0.001))
+    for _ in range(2):
+        with pytest.raises(CallTimedOutError):
+            plain.function(4)
 
 
 def test_a_coroutine_handler_consumes_directly(make_record: Callable[..., bytes], queue: QueueInfo) -> None:

@@ -259,8 +259,9 @@ def test_handlers_of_messages_pay_nothing() -> None:
         own = Handler(function)  # pyright: ignore[reportUnknownArgumentType]
         assert ready(own) is own
         assert own.function is function
-    batches = [Handler(annotated(each), batch=True) for each in (list, list[Message], Sequence[Message], Sequence[Any])]
-    assert [ready(own) for own in batches] == batches
+    for annotation in (list, list[Message], Sequence[Message], Sequence[Any]):
+        batch = Handler(annotated(annotation), batch=True)
+        assert typed(batch) is batch
 
 
 def test_a_value_of_no_literal_is_refused_by_name() -> None:

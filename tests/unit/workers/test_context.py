@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -15,8 +17,9 @@ from rocketcrew.workers import context
 from rocketcrew.workers.capture import LINE_MAX, Captured
 from rocketcrew.workers.cells import CANCEL, STATE, TEXT, TEXT_BYTES, private_cell, queue_words
 from rocketcrew.workers.context import Context, cancelled, enter, keys_in_hand, progress, worker_index
+from rocketcrew.workers.link import DescriptorsClosedError
 from rocketcrew.workers.main import core_for
-from rocketcrew.workers.memory_watch import LOOK_EVERY_NS, LeavingError, MemoryWatch
+from rocketcrew.workers.memory_watch import LOOK_EVERY_NS, LeavingError, MemoryWatch, resident_reader
 from rocketcrew.workers.packets import decode_notice, progress_text
 
 
@@ -124,6 +127,16 @@ def test_threads_have_their_own_unfinished_lines() -> None:
     assert [event["text"] for event in log.events] == ["another line", "one line"]
 
 
+def test_a_line_that_an_ended_thread_has_left_is_not_the_start_of_anothers() -> None:
+    log = Log()
+    stream = Captured("stdout", 1, log)
+    for text, end in (("left", ""), ("right", "\n")):  # the second one usually gets the number of the first
+        thread = threading.Thread(target=print, args=(text,), kwargs={"end": end, "file": stream})
+        thread.start()
+        thread.join()
+    assert "leftright" not in [event["text"] for event in log.events]
+
+
 def test_progress_is_told_seldom_but_its_end_always(told: list[bytes]) -> None:
     for done in range(1, 100):
         progress(done, 100, "pages")
@@ -185,3 +198,18 @@ def test_between_two_looks_nothing_is_wanted_twice() -> None:
 def test_cores_in_turn() -> None:
     assert [core_for(index, [6, 2, 4]) for index in range(4)] == [2, 4, 6, 2]
     assert core_for(0, []) is None
+
+
+def test_memory_is_not_read_from_what_has_the_place_of_a_closed_descriptor(tmp_path: Path) -> None:
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    resident, fd = resident_reader(), free
+    assert resident() > 1 << 20
+    (tmp_path / "figures.txt").write_text("1 999999999 3")
+    with (tmp_path / "figures.txt").open("rb") as file:
+        os.dup2(file.fileno(), fd)
+    with pytest.raises(DescriptorsClosedError):
+        resident()
+    os.close(fd)
+    with pytest.raises(DescriptorsClosedError):
+        resident()

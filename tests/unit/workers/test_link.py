@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -229,3 +231,39 @@ def test_closing_twice_does_no_harm() -> None:
             link.close()
             link.close()
         assert ours.fileno() == -1
+
+
+AFTER_ANOTHER_LIBRARY = """
+import socket
+import select
+import _thread
+
+from rocketcrew.workers import link, own_thread
+
+class Cooperative(socket.socket):
+    def recv_into(self, *_args):
+        raise AssertionError("it would wait for other greenlets")
+    send = sendall = recv_into
+
+def refuses(*_args):
+    raise AssertionError("this is another library's")
+
+ours, sock = link.link_pair(link.Transport.STREAM)
+sock = Cooperative(fileno=sock.detach())
+select.poll = _thread.allocate_lock = _thread.start_new_thread = refuses
+theirs = link.WorkerLink(sock, link.Transport.STREAM)
+assert theirs.receive() is None
+assert not theirs.wait(0)
+assert not theirs.gone()
+theirs.send(b"1")
+assert ours.receive(1) == [b"1"]
+ran = []
+thread = own_thread.OwnThread(lambda: ran.append(1))
+thread.join(10)
+assert ran == [1]
+"""
+
+
+def test_what_a_handlers_library_puts_in_the_place_of_sockets_and_locks_is_not_used() -> None:
+    """As `gevent.monkey.patch_all()` at the import of the handler's module: nobody runs the loop that its own wait for."""
+    subprocess.run([sys.executable, "-c", AFTER_ANOTHER_LIBRARY], check=True, timeout=60)

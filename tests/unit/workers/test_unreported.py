@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -544,3 +544,35 @@ def test_a_fork_waits_for_the_lock_and_gives_it_back() -> None:
     guard.after_in_parent()
     assert lock.acquire(blocking=False)
     lock.release()
+
+
+class Slow:
+    """A lock that only the first gets, for whom the thread lets go of it in time."""
+
+    def __init__(self) -> None:
+        self.held = False
+        self.released: list[int] = []
+
+    def acquire(self, timeout: float) -> bool:
+        before, self.held = self.held, True
+        return timeout > 0 and not before
+
+    def release(self) -> None:
+        self.released.append(threading.get_ident())
+
+
+def test_of_two_threads_that_fork_at_once_each_gives_back_what_it_has_got() -> None:
+    lock = Slow()
+    guard = ForkGuard(cast("Any", lambda: lock))
+    guard.before()
+
+    def forks_too() -> None:
+        guard.before()
+        guard.after_in_parent()
+
+    thread = threading.Thread(target=forks_too)
+    thread.start()
+    thread.join()
+    assert lock.released == []
+    guard.after_in_parent()
+    assert lock.released == [threading.get_ident()]

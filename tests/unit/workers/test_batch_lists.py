@@ -1,0 +1,317 @@
+"""The list of a batch handler is its own to sort, to take from and to empty; what it returns goes to the right messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow
+import pytest
+
+from rocketcrew import BatchResult, Message, Retry, handler
+from rocketcrew.testing import message, run
+from rocketcrew.workers.api import Handler
+from rocketcrew.workers.calls import OneByOne, batch_results
+from rocketcrew.workers.cells import TAKEN, private_cell
+from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.loading import ready
+from rocketcrew.workers.message import make_message
+from rocketcrew.workers.sends import sending
+from rocketcrew.workers.watching import TraceLog, watched
+
+pa: Any = pyarrow
+Batch = list[Message]
+
+BODIES = (b"c", b"a", b"b")
+CHANGED = "the batch handler changed its list"
+
+
+def batch() -> Batch:
+    return [make_message(body, queue_offset=number) for number, body in enumerate(BODIES)]
+
+
+def by_body(each: Message) -> bytes:
+    return each.body
+
+
+def row(each: Message) -> dict[str, str]:
+    return {"b": each.body.decode()}
+
+
+def called(function: Callable[..., Any], given: Batch | None = None) -> list[Any]:
+    """A result per message."""
+    messages = batch() if given is None else given
+    answer = ready(Handler(function, batch=True)).function(messages)
+    answer = asyncio.run(answer) if inspect.isawaitable(answer) else answer
+    return batch_results(batch(), answer)
+
+
+def sorted_list(messages: Batch) -> object:
+    messages.sort(key=by_body)
+    return [row(each) for each in messages]
+
+
+async def sorted_awaited(messages: Batch) -> object:
+    return sorted_list(messages)
+
+
+def sorted_untagged(messages: Batch) -> object:
+    messages.sort(key=by_body)
+    return BatchResult(row(each) for each in messages)
+
+
+def sorted_in_generator(messages: Batch) -> object:
+    def rows() -> Any:
+        messages.sort(key=by_body)
+        yield from map(row, messages)
+
+    return BatchResult(rows())
+
+
+def sorted_tagged(messages: Batch) -> object:
+    messages.sort(key=by_body)
+    return BatchResult([(each, row(each)) for each in messages])
+
+
+def emptied_tagged(messages: Batch) -> object:
+    rows: list[Any] = []
+    while messages:
+        each = messages.pop()
+        rows.append((each, row(each)))
+    return BatchResult(rows)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [sorted_list, sorted_awaited, sorted_untagged, sorted_in_generator, sorted_tagged, emptied_tagged],
+)
+def test_rows_are_those_of_their_messages_whatever_the_order_in_which_the_list_is_left(function: Any) -> None:
+    results = called(function)
+    assert [each[0] if isinstance(each, list) else each for each in results] == [{"b": "c"}, {"b": "a"}, {"b": "b"}]
+
+
+def test_an_arrow_batch_follows_the_list_too() -> None:
+    def function(messages: Batch) -> object:
+        messages.reverse()
+        return BatchResult(pa.RecordBatchReader.from_batches(
+            pa.schema([("n", pa.int64())]),
+            iter([pa.record_batch({"n": [each.queue_offset for each in messages]})]),
+        ))  # fmt: skip
+
+    found = run(
+        handler(batch=True, schema="n long")(function),
+        [message(topic="t", body=body) for body in BODIES],
+        settings={"consumer.consume_message_batch_max_size": 8},
+    )
+    assert [(each["_offset"], each["n"]) for each in found.table.to_pylist()] == [(0, 0), (1, 1), (2, 2)]
+
+
+def test_messages_after_the_ack_index_are_those_of_the_list_as_it_is_left() -> None:
+    def function(messages: Batch) -> object:
+        messages.sort(key=by_body)
+        return BatchResult(ack_index=1)
+
+    assert [isinstance(each, Retry) for each in called(function)] == [True, False, False]
+
+
+@pytest.mark.parametrize("error", [Retry(), ValueError("no")])
+def test_what_a_handler_returns_as_an_error_is_that_of_all(error: Exception) -> None:
+    def function(messages: Batch) -> object:
+        messages.clear()
+        return error
+
+    with pytest.raises(type(error)):
+        called(function)
+
+
+def taken_out(messages: Batch) -> object:
+    rows: list[Any] = []
+    while messages:
+        rows.append(row(messages.pop()))
+    return rows
+
+
+def replaced(messages: Batch) -> object:
+    messages[0] = messages[1]
+    return [row(each) for each in messages]
+
+
+def acknowledged(messages: Batch) -> object:
+    del messages[0]
+    return BatchResult(ack_index=0)
+
+
+def in_a_table(messages: Batch) -> object:
+    messages.clear()
+    return BatchResult(pa.table({"n": [1, 2, 3]}))
+
+
+@pytest.mark.parametrize("function", [taken_out, replaced, acknowledged, in_a_table])
+def test_results_of_a_list_that_lost_its_messages_fail_the_call(function: Any) -> None:
+    with pytest.raises(RowError, match=CHANGED):
+        called(function)
+
+
+@pytest.mark.parametrize("result", [None, [None] * 3, (None,) * 3, BatchResult(), BatchResult(ack_index=2)])
+def test_a_list_of_work_that_is_done_is_done(result: object) -> None:
+    def function(messages: Batch) -> object:
+        while messages:
+            messages.pop()
+        return result
+
+    assert called(function) == [None] * 3
+
+
+def test_of_a_batch_that_is_not_acknowledged_at_all_nothing_is_in_doubt() -> None:
+    def function(messages: Batch) -> object:
+        messages.clear()
+        return BatchResult(ack_index=-1)
+
+    assert all(isinstance(each, Retry) for each in called(function))
+
+
+def test_the_only_message_of_a_call_may_be_taken_out() -> None:
+    given = [make_message(b"a")]
+    assert ready(Handler(taken_out, batch=True)).function(given) == [{"b": "a"}]
+
+
+class Equal:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_what_stands_for_a_message_is_not_asked_whether_it_is_one() -> None:
+    def function(messages: Batch) -> object:
+        messages[0] = Equal()  # type: ignore[call-overload]
+        return [1, 2, 3]
+
+    with pytest.raises(RowError, match=CHANGED):
+        called(function)
+
+
+@pytest.mark.parametrize("function", [lambda messages: messages.clear(), lambda messages: (messages.clear(), 1 / 0)])
+def test_the_list_is_there_again_when_the_call_ends(function: Any) -> None:
+    given = batch()
+    came = given.copy()
+    with contextlib.suppress(ZeroDivisionError):
+        ready(Handler(function, batch=True)).function(given)
+    assert given == came
+
+
+# --- what is around a call ------------------------------------------------------------------------------------------------
+
+
+def emptied(messages: Batch) -> None:
+    while messages:
+        messages.pop()
+
+
+def test_a_handler_that_empties_its_list_may_be_traced() -> None:
+    log = TraceLog(now_ms=lambda: 0, clock=lambda: 0, next_id=lambda: "1")
+    assert watched(ready(Handler(emptied, batch=True)), "g", [log]).function(batch()) is None
+    assert len(log.take()) == 2
+
+
+def test_a_handler_that_empties_its_list_may_send() -> None:
+    own = sending(ready(Handler(emptied, batch=True, sends=True)), "g", None)
+    assert own.function(batch()) == [None] * 3
+
+
+def typed_emptied(messages: list[Message], bodies: list[int]) -> None:
+    while messages:
+        messages.pop()
+        bodies.pop()
+
+
+def typed_sorted(messages: list[Message], bodies: list[int]) -> object:
+    messages.sort(key=by_body)
+    bodies.sort()
+    return [{"b": str(each)} for each in bodies]
+
+
+def bodies_sorted(bodies: list[int]) -> object:
+    bodies.sort()
+    return [{"b": str(each)} for each in bodies]
+
+
+def messages_sorted_only(messages: list[Message], bodies: list[int]) -> object:
+    messages.sort(key=by_body)
+    return [{"b": str(each)} for each in bodies]
+
+
+def stored(function: Any, bodies: tuple[bytes, ...]) -> Any:
+    return run(
+        handler(batch=True, schema="b string")(function),
+        [message(topic="t", body=body) for body in bodies],
+        seconds=0,
+        settings={"consumer.consume_message_batch_max_size": 8},
+    )
+
+
+@pytest.mark.parametrize("function", [typed_sorted, bodies_sorted])
+def test_decoded_bodies_may_be_sorted(function: Any) -> None:
+    found = stored(function, (b"3", b"x", b"1", b"1", b"2"))
+    assert [(each["_offset"], each["b"]) for each in found.table.to_pylist()] == [
+        (0, "3"),
+        (2, "1"),
+        (3, "1"),
+        (4, "2"),
+    ]
+    assert [each.message.body for each in found.retries] == [b"x"]
+
+
+def test_decoded_bodies_and_messages_may_be_emptied() -> None:
+    assert stored(typed_emptied, (b"3", b"1")).done == 2
+
+
+def test_messages_and_bodies_that_are_sorted_differently_fail_the_call() -> None:
+    found = stored(messages_sorted_only, (b"3", b"1"))
+    assert not found.rows
+    assert all("more than sorting both alike" in each.error for each in found.retries)
+
+
+def test_each_of_several_handlers_may_sort_its_own() -> None:
+    one = handler(batch=True, schema="b string", topic="t")(sorted_list)
+    other = handler(batch=True, schema="b string", topic="u")(sorted_list)
+    sent = [message(topic=topic, body=body) for topic in ("t", "u") for body in BODIES]
+    found = run([one, other], sent, seconds=0, settings={"consumer.consume_message_batch_max_size": 8})
+    assert [each["b"] for each in found.table.sort_by([("_topic", "ascending"), ("_offset", "ascending")]).to_pylist()] == [
+        "c", "a", "b", "c", "a", "b",
+    ]  # fmt: skip
+
+
+# --- which message was taken ----------------------------------------------------------------------------------------------
+
+
+def taken_in(function: Callable[[Batch, Callable[[], int]], None]) -> None:
+    cell = private_cell()
+    function(OneByOne(batch(), [7, 8, 9], cell), lambda: cell[TAKEN] - 1)
+
+
+def test_a_message_that_was_moved_is_taken_as_itself() -> None:
+    def function(messages: Batch, taken: Callable[[], int]) -> None:
+        messages.sort(key=by_body)
+        assert [taken() for _ in messages] == [8, 9, 7]
+        assert taken() == -1, "all were taken"
+        assert messages[0].body == b"a"
+        assert taken() == 8
+        del messages[0]
+        assert messages[-1].body == b"c"
+        assert taken() == 7
+
+    taken_in(function)
+
+
+def test_of_what_is_no_message_of_the_call_nothing_is_noted() -> None:
+    def function(messages: Batch, taken: Callable[[], int]) -> None:
+        messages.append(make_message(b"own"))
+        assert [taken() for _ in messages] == [7, 8, 9, -1]
+        assert messages[3].body == b"own"
+        assert taken() == -1
+
+    taken_in(function)
