@@ -17,7 +17,7 @@ from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, Unrea
 from ..remoting.headers import QueryMessage, ViewMessage
 from ..remoting.ids import OffsetId, parse_offset_message_id
 from ..remoting.names import MASTER_ID
-from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, decode_messages
 from .asking import known_topics
@@ -74,7 +74,7 @@ def matches(message: StoredMessage, text: str) -> str:
     properties = message.properties
     if properties.get(PROPERTY_UNIQ_KEY) == text:
         return "unique key"
-    return "key" if text in properties.get(PROPERTY_KEYS, "").split() else ""
+    return "key" if text in divided_keys(properties.get(PROPERTY_KEYS, "")) else ""
 
 
 class Search:

@@ -22,7 +22,7 @@ import click
 
 from ..conf import formats
 from ..remoting.errors import RocketcrewError, UsageError
-from ..remoting.properties import PROPERTY_KEYS
+from ..remoting.properties import PROPERTY_KEYS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage
 from ..supervisor.member.send_back import FACT_PREFIX
@@ -136,7 +136,7 @@ class Wanted:
             and self.error.lower() in letter.error.lower()
             and (not self.line or letter.line == self.line)
             and (not self.topic or letter.topic == self.topic)
-            and (not self.key or self.key in message.properties.get(PROPERTY_KEYS, "").split())
+            and (not self.key or self.key in divided_keys(message.properties.get(PROPERTY_KEYS, "")))
             and self.from_ms <= message.store_timestamp_ms < self.to_ms
         )
 

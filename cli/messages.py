@@ -16,7 +16,7 @@ import click
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..remoting.errors import ProtocolError, UsageError
-from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
 from ..source.reading import TOOLS_GROUP
@@ -174,7 +174,7 @@ class Filter:
         own = message.properties
         return (
             (not self.tag or own.get(PROPERTY_TAGS) == self.tag)
-            and (not self.key or self.key in own.get(PROPERTY_KEYS, "").split())
+            and (not self.key or self.key in divided_keys(own.get(PROPERTY_KEYS, "")))
             and all(own.get(name) == value for name, value in self.properties)
             and (not self.text or self.text.lower() in str(body_of(message, "text")).lower())
         )

@@ -23,6 +23,7 @@ from importlib.util import find_spec
 from threading import Thread
 from typing import Any, Final
 
+from ..remoting.properties import divided_keys
 from .outgoing import OutgoingMessage
 from .send_result import SendResult
 
@@ -157,7 +158,7 @@ def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) 
         return found | {"messaging.batch.message_count": len(messages)}
     found["messaging.message.body.size"] = memoryview(first.body_bytes).nbytes
     if first.keys:
-        found["messaging.rocketmq.message.keys"] = first.keys.split()
+        found["messaging.rocketmq.message.keys"] = divided_keys(first.keys)
     if first.tags:
         found["messaging.rocketmq.message.tag"] = first.tags
     if first.delay_level:

@@ -6,18 +6,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import Final, cast
+from typing import cast
 
 from ..remoting.arguments import plain, shown
 from ..remoting.errors import UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
-from ..remoting.properties import RESERVED_PROPERTIES
+from ..remoting.properties import KEY_SEPARATOR, RESERVED_PROPERTIES
 
 TOPIC_MAX_CHARACTERS = 127
 RETRY_TOPIC_MAX_CHARACTERS = 255
 GROUP_MAX_CHARACTERS = 255
-KEY_SEPARATOR: Final = " "
-"""Between the keys of a message (MessageConst.KEY_SEPARATOR): brokers index what is between two of them."""
 LEGAL_CHARACTERS = "^[%|a-zA-Z0-9_-]+$"
 
 Keys = str | Collection[str] | None

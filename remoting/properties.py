@@ -13,6 +13,7 @@ from .errors import ProtocolError, UsageError
 NAME_VALUE_SEPARATOR = "\x01"
 PROPERTY_SEPARATOR = "\x02"
 PROPERTIES_MAX_BYTES = 32767
+KEY_SEPARATOR = " "
 
 PROPERTY_KEYS = "KEYS"
 PROPERTY_TAGS = "TAGS"
@@ -113,6 +114,11 @@ def encode_properties(properties: Mapping[str, str]) -> str:
         bad = next(n for n, v in properties.items() if not {"\x01", "\x02"}.isdisjoint(n + v))
         raise UsageError(f"property {bad!r}: neither name nor value may hold the characters \\x01 and \\x02")
     return text
+
+
+def divided_keys(keys: str) -> list[str]:
+    """The keys in the property KEYS, as brokers index them: what is between blanks, and no other white space."""
+    return [key for key in keys.split(KEY_SEPARATOR) if key]
 
 
 def find_property(data: bytes, name: bytes) -> bytes | None:

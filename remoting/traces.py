@@ -19,6 +19,8 @@ from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
+from .properties import divided_keys
+
 FIELD_SEPARATOR = "\x01"
 RECORD_SEPARATOR = "\x02"
 TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
@@ -157,7 +159,7 @@ def _text(value: object) -> str:
 
 
 def _keys(message_id: str, keys: str) -> tuple[str, ...]:
-    return (message_id, *keys.split())
+    return (message_id, *divided_keys(keys))
 
 
 def _keys_of(messages: Iterable[TracedMessage]) -> tuple[str, ...]:

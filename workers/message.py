@@ -142,7 +142,7 @@ class Message:
 
     @property
     def keys(self) -> str | None:
-        """The keys as one str, joined by blanks as in its OutgoingMessage (`keys.split()` are several); None = none."""
+        """The keys as one str, joined by blanks as in its OutgoingMessage (`keys.split(" ")` are several); None = none."""
         return self._decoded().get(PROPERTY_KEYS)
 
     @property

@@ -21,7 +21,7 @@ from ..client.spans import SpanApi, process_span, trace_id_of
 from ..conf.units import NS_PER_MS
 from ..remoting.errors import ProtocolError
 from ..remoting.names import REGION_DEFAULT
-from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON
+from ..remoting.properties import PROPERTY_KEYS, PROPERTY_MSG_REGION, PROPERTY_TRACE_ON, divided_keys
 from ..remoting.traces import ConsumeReturn, TracedMessage, TraceRecord, sub_after_record, sub_before_record
 from .api import Handler
 from .consume_hooks import CallResult, ConsumeHooks, return_type
@@ -184,7 +184,7 @@ def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any
     found["messaging.rocketmq.reconsume_times"] = first.reconsume_times
     if first.tags:
         found["messaging.rocketmq.message.tag"] = first.tags
-    keys = first.properties.get(PROPERTY_KEYS, "").split()
+    keys = divided_keys(first.properties.get(PROPERTY_KEYS, ""))
     if keys:
         found["messaging.rocketmq.message.keys"] = keys
     return found

@@ -52,6 +52,14 @@ def test_an_answer_of_the_index_may_be_another_s() -> None:
     assert [matches(message, text) for text in ("u1", "bc", "b", "u")] == ["unique key", "key", "", ""]
 
 
+def test_a_key_may_have_any_white_space_but_a_blank() -> None:
+    """Brokers index what is between blanks; it was found there, and then taken for another's."""
+    message = stored(KEYS="Jan\u3000Novak a\tb  c")
+    found = [matches(message, text) for text in ("Jan\u3000Novak", "a\tb", "c", "Novak", "a", "")]
+    assert found == ["key", "key", "key", "", "", ""]
+    assert Filter(key="a\tb").takes(message)
+
+
 def test_a_filter_wants_all_that_it_says() -> None:
     message = stored(b'{"city": "Cologne"}', TAGS="paid", KEYS="a b", region="eu")
     for good in (

@@ -35,7 +35,7 @@ TABLE = (
 39 22 0:45 / /bucket rw - fuse s3fs rw
 half a line
 """
-    + "40 22 0:46 / /mnt/of\u2028two rw - nfs4 filer:/x rw\n"
+    "40 22 0:46 / /mnt/of\u2028two rw - nfs4 filer:/x rw\n"
 )
 MOUNTS = parse_mounts(TABLE)
 
