@@ -33,7 +33,7 @@ from .actions import (
 from .allocation import allocate
 from .chunks import Token
 from .dispatching import Dispatching
-from .doubts import WITHHELD_S, guarded_from, is_forgotten, is_guarded
+from .doubts import WITHHELD_S, guarded_from, is_forgotten, is_guarded, is_untold
 from .events import Members
 from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
 from .ledger import Ledger
@@ -498,7 +498,7 @@ class Assigning:
             self.s.unfinished_at_stop += pq.unfinished - pq.never_begun
             if q.moved_to < 0:
                 # It is in our journal, but another member begins at the committed offset.
-                head, group = pq.head_offset, q.committed if q.committed >= 0 else pq.ledger.begin
+                head, group = pq.head_offset, at if (at := guarded_from(q)) >= 0 else pq.ledger.begin
                 self.s.uncommitted_at_stop += max(0, head - group) + pq.ledger.finished_above(head).total()
         if q.ours and pq.mq.topic in self.s.topics:
             self._awaited.add(pq.mq)
@@ -556,7 +556,7 @@ class Assigning:
         if q.in_doubt and now - q.doubted_at < WITHHELD_S and pq.state is QueueState.ASSIGNED:
             return
         offset = pq.head_offset
-        stale = now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
+        stale = is_untold(q) or now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > max(q.committed, q.left_to) or stale:
             self._commit(q, offset)
 
@@ -600,7 +600,7 @@ class Assigning:
             self.s.counters.late_answers += 1
             return
         pq, q.commit_asked = q.pq, -1
-        if not self.s.stopping and is_forgotten(q, left_at, now):
+        if fell_back := is_forgotten(q, left_at, now):
             ok, q.back_at = False, left_at
         if ok and left_at > offset and pq.state is QueueState.ASSIGNED:
             q.left_to, q.committed_at, q.back_at = offset, now, sys.maxsize
@@ -613,7 +613,7 @@ class Assigning:
             return
         if not ok and pq.state is QueueState.DRAINING:
             # The offset of a queue that we are leaving: tried until the deadline, so that nothing is repeated.
-            q.last_commit_tries += q.final_commit
+            q.last_commit_tries += q.final_commit and not fell_back
             q.final_commit = False
             if self.s.stopping and not pq.running() and self.leaving.enough_tries(q, offset):
                 q.committed = q.committed if left_at < 0 else min(q.committed, left_at)

@@ -62,10 +62,17 @@ def guarded_from(q: PulledQueue) -> int:
 
 
 def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
-    """Of a queue that ends in doubt, to be opened here again: whether its commit was left behind by a broker that was killed,
-    so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had that."""
+    """Of a queue that ends in doubt, to be opened here again or in a stop: whether a broker that was killed left its commit
+    behind, so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had
+    that."""
     again = q.pq.state is QueueState.DRAINING and q.ours and q.moved_to < 0 and q.pq.locked_until == inf
     return again and q.in_doubt and 0 <= left_at < guarded_from(q) and now - q.cut_off_at < GONE_S
+
+
+def is_untold(q: PulledQueue) -> bool:
+    """Of a queue that ends in doubt, to be opened here again or in a stop: its broker may have forgotten what we committed,
+    and was not told since. Where a message outlasts the deadline, no last commit would say it."""
+    return q.ours and q.in_doubt and q.committed_at < q.doubted_at
 
 
 class Doubts:
@@ -211,7 +218,7 @@ class Doubts:
         """Whether nothing is left to be done of a commit that may have left the group where it was.
 
         Whoever is further knows better, and so does the new owner of a queue that leaves. Not so in a stop in doubt, where
-        the broker may have forgotten what it had: a stop that leaves that is not clean.
+        the broker may have forgotten what it had: it is told once more (`is_forgotten`), or the stop is not clean.
         """
         q = self.s.pulled.get(answer.handle)
         if answer.left_at < 0 or q is None or answer.left_at > answer.offset:

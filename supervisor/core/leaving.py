@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .actions import Finished
+from .doubts import guarded_from
 from .process_queue import PulledQueue
 from .state import State
 from .states import QueueState
@@ -53,7 +54,7 @@ class Leaving:
             if q.pq.state is not QueueState.OPENING and q.commit_asked < 0:
                 if q.owes_step_back:
                     found[handle] = q.moved_to
-                elif q.moved_to < 0 and q.pq.head_offset > q.committed:
+                elif q.moved_to < 0 and q.pq.head_offset > guarded_from(q):
                     found[handle] = q.pq.head_offset
         return found
 
@@ -97,5 +98,6 @@ class Leaving:
 
 
 def is_known(q: PulledQueue, offset: int) -> bool:
-    """The broker has confirmed the offset, or sent it; of a move only what it has confirmed counts."""
-    return offset == q.committed and (q.moved_to < 0 or q.move_holds)
+    """The broker has confirmed the offset, or sent it, and the group was not found behind that since; of a move only what it
+    has confirmed counts."""
+    return offset == q.committed and q.back_at >= offset and (q.moved_to < 0 or q.move_holds)

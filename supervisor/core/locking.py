@@ -45,12 +45,16 @@ class Locking:
         self._restart = restart
         self._asked: set[MessageQueue] = set()
         """A question about these is under way."""
+        self._void: set[MessageQueue] = set()
+        """Those of them that were given up behind the question: its answer counts for no assignment that comes after."""
         self._refused: set[int] = set()
         """Open queues that a broker said are another member's."""
         self._unused: set[int] = set()
         """Queues whose lock we do not count on, but a broker gave it, or may have it still: it is to be given up, too."""
         self._later: dict[tuple[str, int], set[int]] = {}
         """Queues that are asked for again soon, by broker and delay in ms: one timer runs for all of them."""
+        self._unlocks = UnlockQueues(()), 0
+        """The last request that gave locks up, and its place in what is to be done: as long as it is there, it takes more."""
 
     def start(self, now: float) -> None:
         """Begin to renew."""
@@ -80,6 +84,8 @@ class Locking:
         self, asked: Collection[MessageQueue], granted: Collection[MessageQueue] | None, asked_at: float, now: float
     ) -> None:
         """A broker's answer for its queues; None = there was none. `asked_at`: when the request was sent."""
+        void = self._void.intersection(asked)
+        self._void -= void
         self._asked.difference_update(asked)
         stray: list[MessageQueue] = []
         ours: list[ProcessQueue] = []
@@ -89,8 +95,8 @@ class Locking:
             if pq is None:
                 if (granted is None or mq in granted) and mq not in self.s.lingering:
                     stray.append(mq)
-            elif granted is None:
-                self._unused.add(pq.handle)  # only the answer may have been lost
+            elif granted is None or mq in void:
+                self._unused.add(pq.handle)  # only the answer may have been lost, or the unlock came first
                 self._again(pq, now)
             else:
                 (ours if mq in granted else theirs).append(pq)
@@ -197,7 +203,7 @@ class Locking:
         if not given:
             return
         if pq.mq not in self.s.lingering:
-            self.s.out.append(UnlockQueues((pq.mq,)))
+            self._unlock(pq.mq)
             return
         mq = pq.mq
         self.s.at(now + self.s.config.unlock_delay_ms / 1000, lambda _: self._unlock_late(mq))
@@ -205,11 +211,21 @@ class Locking:
     def settled_down(self, mq: MessageQueue) -> None:
         """The last message of an ended queue has left its worker."""
         if mq not in self.s.by_mq:
-            self.s.out.append(UnlockQueues((mq,)))
+            self._unlock(mq)
 
     def _unlock_late(self, mq: MessageQueue) -> None:
         if mq in self.s.lingering and mq not in self.s.by_mq:
-            self.s.out.append(UnlockQueues((mq,)))
+            self._unlock(mq)
+
+    def _unlock(self, mq: MessageQueue) -> None:
+        if mq in self._asked:
+            self._void.add(mq)
+        out, (unlocks, place) = self.s.out, self._unlocks
+        if place < len(out) and out[place] is unlocks:
+            unlocks.mqs += (mq,)
+        else:
+            self._unlocks = unlocks, _ = UnlockQueues((mq,)), len(out)
+            out.append(unlocks)
 
 
 def _named(queues: list[ProcessQueue]) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -21,6 +21,18 @@ from ..core.decisions import Core
 log = structlog.get_logger("rocketcrew.member")
 
 
+@dataclass(slots=True)
+class Questions:
+    """Those about one (broker, topic), one at a time."""
+
+    line: asyncio.Lock = field(default_factory=asyncio.Lock)
+    begun: int = 0
+    ended: int = 0
+    """The number of the last one that has ended."""
+    error: RocketcrewError | None = None
+    """How, where it failed."""
+
+
 class BrokersOffsets:
     """Clustering: the broker has the group's offsets."""
 
@@ -29,9 +41,7 @@ class BrokersOffsets:
         self._group = group
         self._forgotten: dict[tuple[str, str], set[int]] = {}
         """(broker, topic) that had no offset any more, and the queues that have one of ours since."""
-        self._asking: dict[tuple[str, str], asyncio.Lock] = {}
-        self._asked: dict[tuple[str, str], tuple[int, int]] = {}
-        """How many questions about a (broker, topic) were begun, and the number of the last one that was answered."""
+        self._questions: dict[tuple[str, str], Questions] = {}
 
     async def find(self, mq: MessageQueue) -> tuple[int, str] | None:
         """(offset, where it comes from), None without one."""
@@ -53,27 +63,39 @@ class BrokersOffsets:
         stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
         if stored != 0 or known <= 0:
             return stored
-        await self._look_for_any(mq)
-        since = self._forgotten.get((mq.broker_name, mq.topic))
-        if since is None or mq.queue_id in since:
-            return stored
-        # The other question took its time: another member may have committed one meanwhile.
-        stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+        if self._may_have_one(mq):
+            await self._look_for_any(mq)
+            if self._may_have_one(mq):
+                return stored
+            # The other question took its time: another member may have committed one meanwhile.
+            stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
         return stored or None
+
+    def _may_have_one(self, mq: MessageQueue) -> bool:
+        """Else it is known that the broker had none of the topic, and we have not committed this queue's since."""
+        since = self._forgotten.get((mq.broker_name, mq.topic))
+        return since is None or mq.queue_id in since
 
     async def _look_for_any(self, mq: MessageQueue) -> None:
         """Whether the broker has any offset of the topic: the answer tells all of the group's, so queues that come while a
-        question is under way share the next one."""
+        question is under way share the next one, also when it fails: each would wait as long."""
         place = (mq.broker_name, mq.topic)
-        came, _ = self._asked.get(place, (0, 0))
-        async with self._asking.setdefault(place, asyncio.Lock()):
-            begun, answered = self._asked.get(place, (0, 0))
-            if answered > came:
-                return  # begun since
-            self._asked[place] = (begun + 1, answered)
-            if not await self._operations.has_offsets(self._group, mq):
+        questions = self._questions.setdefault(place, Questions())
+        came = questions.begun
+        async with questions.line:
+            if questions.ended > came:  # begun since
+                if questions.error is not None:
+                    raise questions.error.with_traceback(None)
+                return
+            questions.begun += 1
+            try:
+                has_any = await self._operations.has_offsets(self._group, mq)
+            except RocketcrewError as error:
+                questions.ended, questions.error = questions.begun, error
+                raise
+            questions.ended, questions.error = questions.begun, None
+            if not has_any:
                 self._forgotten[place] = set()
-            self._asked[place] = (begun + 1, begun + 1)
 
     def committed(self, mq: MessageQueue) -> None:
         """The broker has one of ours."""

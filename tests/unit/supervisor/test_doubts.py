@@ -210,7 +210,9 @@ def test_a_guarded_commit_that_left_the_offset_is_not_in(make: Make) -> None:
 
 
 def test_a_stop_that_leaves_the_group_behind_is_not_clean(make: Make) -> None:
+    """It may have been reset: the broker may have forgotten us."""
     bench, handle = frozen(make)
+    cut_off(bench)
     bench.core.handle(ev.Stop(), bench.now)
     for _ in range(3):
         for commit in bench.take(act.Commit):
@@ -220,15 +222,79 @@ def test_a_stop_that_leaves_the_group_behind_is_not_clean(make: Make) -> None:
     assert (finished.uncommitted, finished.clean) == (2, False)  # from where the group is
 
 
-def test_a_stop_says_what_the_group_is_behind_also_where_all_was_committed(make: Make) -> None:
+@pytest.mark.parametrize(("refusals", "uncommitted"), [(0, 0), (2, 0), (3, 2)])
+def test_a_stop_in_doubt_tells_the_broker_what_that_forgot_or_says_so(
+    make: Make, refusals: int, uncommitted: int
+) -> None:
+    """It was told that only where the queue went on: each stop while a killed broker came back was not clean."""
     bench, handle = running(make)
     assert bench.persist() == [2]
     lost(bench)
     bench.core.handle(ev.Stop(), bench.now)
-    bench.take(act.Commit)
+    assert bench.one(act.Commit).known == 2
     bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
+    tell(bench, handle, refusals)
     finished = bench.one(act.Finished)
-    assert (finished.uncommitted, finished.clean) == (2, False)
+    assert (finished.uncommitted, finished.clean) == (uncommitted, not uncommitted)
+
+
+def tell(bench: Bench, handle: int, refusals: int) -> None:
+    """The last commits of a stop, to a group that is at 0 of 2, so many of which are refused."""
+    told = 0
+    for answer in range(3):
+        bench.pass_ms(600)
+        for commit in bench.take(act.Commit):
+            assert (commit.offset, commit.guarded, commit.known) == (2, True, 0)
+            bench.core.handle(ev.Committed(handle, 2, ok=answer >= refusals), bench.now)
+            told += answer >= refusals
+    assert told == (refusals < 3)
+
+
+@pytest.mark.parametrize(("refusals", "uncommitted"), [(1, 0), (3, 2)])
+def test_a_stop_counts_what_the_group_was_found_behind(make: Make, refusals: int, uncommitted: int) -> None:
+    """What was committed once counted as known: one refusal, and the stop was called clean."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    answered(bench, 0)  # it was killed
+    stops(bench)
+    assert bench.core.assigning.leaving.owes_commits()
+    tell(bench, handle, refusals)
+    finished = bench.one(act.Finished)
+    assert (finished.uncommitted, finished.clean) == (uncommitted, not uncommitted)
+
+
+def test_what_is_not_under_way_of_what_the_group_was_found_behind_is_owed(make: Make) -> None:
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    answered(bench, 0)
+    assert bench.core.assigning.leaving.uncommitted() == {handle: 2}
+
+
+@pytest.mark.parametrize("doubt_first", [True, False])
+def test_a_queue_that_is_restarted_in_doubt_with_a_long_message_tells_the_broker_what_that_forgot(
+    make: Make, doubt_first: bool
+) -> None:
+    """Nothing new was finished, and the last commit never came: behind the message all was run again."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    bench.found(handle, [2])
+    assert len(bench.dispatched()) == 1  # and outlasts the deadline
+    bench.pass_ms(1)
+    for step in (lost, restarts) if doubt_first else (restarts, lost):
+        step(bench)
+    for at in (0, -1):
+        bench.core.handle(ev.Persist(), bench.now)
+        commit = bench.one(act.Commit)
+        assert (commit.offset, commit.known) == (2, 0 if at < 0 else 2)
+        bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=at), bench.now)
+    bench.pass_ms(600)
+    assert bench.persist() == []
+
+
+def restarts(bench: Bench) -> None:
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
 
 
 @LEAVES

@@ -11,7 +11,8 @@ from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.locking import LOCK_EXPIRES_S
 from rocketcrew.supervisor.core.states import QueueState
 
-from .test_doubts import lost, moved, stood_still
+from .conftest import ME
+from .test_doubts import lost, moved, restarts, stood_still
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,6 +268,67 @@ def test_a_lock_that_is_not_counted_on_is_given_up_unless_another_has_it(
     while handle in bench.core.state.pulled:
         assert bench.commits()
     assert [unlock.mqs for unlock in bench.take(act.UnlockQueues)] == ([(mq,)] if held else [])
+
+
+def renewed(bench: Bench, _mq: MessageQueue) -> None:
+    """A renewal is under way."""
+
+
+def lost_and_asked(bench: Bench, _mq: MessageQueue) -> None:
+    lost(bench)
+    bench.pass_ms(bench.config.lock_retry_ms)
+
+
+def expired_and_asked(bench: Bench, mq: MessageQueue) -> None:
+    bench.core.handle(ev.Locked([mq], None, bench.now), bench.now)
+    expired(bench, mq)
+    bench.pass_ms(bench.config.lock_retry_ms)
+
+
+@pytest.mark.parametrize("lingers", [False, True])
+@pytest.mark.parametrize("how", [renewed, lost_and_asked, expired_and_asked])
+def test_a_lock_that_was_given_up_behind_the_question_is_asked_for_anew(
+    make: Make, how: Callable[[Bench, MessageQueue], None], lingers: bool
+) -> None:
+    """The answer counted for the queue that was opened meanwhile: it ran here while another member could lock it."""
+    bench, mq, handle = locked(make)
+    bench.core.handle(ev.Start(), bench.now)
+    bench.worker("w1")
+    bench.persist()
+    if lingers:
+        bench.found(handle, [0])
+    bench.pass_ms(1000)
+    how(bench, mq)
+    assert mq in bench.take(act.LockQueues)[-1].mqs
+    asked_at = bench.now
+    restarts(bench)
+    while bench.commits():
+        pass
+    if lingers:
+        bench.pass_ms(bench.config.drain_deadline_ms)
+        bench.none(act.UnlockQueues)
+        first_done(bench)
+    assert bench.one(act.UnlockQueues).mqs == (mq,)
+    bench.members([0])
+    bench.none(act.LockQueues)  # one is under way
+    bench.core.handle(ev.Locked([mq], [mq], asked_at), bench.now)
+    bench.none(act.FetchOffset)
+    granted(bench, mq)
+    bench.one(act.FetchOffset)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_locks_that_are_given_up_at_once_are_one_request(make: Make, taken: bool) -> None:
+    """1,000 queues that waited for theirs were 1,000 requests, and as many lines where the broker was away."""
+    bench = make(order="queue", locks=True)
+    bench.members(range(9))
+    mqs = bench.one(act.LockQueues).mqs
+    bench.core.handle(ev.Locked(mqs, None, bench.now), bench.now)
+    bench.members(range(4, 9))
+    if taken:
+        assert [unlock.mqs for unlock in bench.take(act.UnlockQueues)] == [mqs[:4]]
+    bench.members(range(4, 9), [*(f"0{number}" for number in range(9)), ME])
+    assert [unlock.mqs for unlock in bench.take(act.UnlockQueues)] == [mqs[4:] if taken else mqs]
 
 
 @pytest.mark.parametrize(("answer", "held"), [("all", True), (None, True), ("none", False)])

@@ -12,7 +12,7 @@ import pytest
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.remoting.codes import ResponseCode
-from rocketcrew.remoting.errors import BrokerError, UnreachableError
+from rocketcrew.remoting.errors import BrokerError, TimedOutError, UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.decisions import Core
@@ -157,7 +157,32 @@ def test_queues_in_doubt_at_once_ask_together_whether_the_broker_has_any_offset(
     assert set(asyncio.run(of_many())) == {None}
     assert brokers.questions == 2  # the second by those that came when the first was under way
     assert asyncio.run(offsets.stored(MQ, 7)) is None
-    assert brokers.questions == 3  # and later it may have one
+    assert brokers.questions == 2  # nothing that it could say would count
+    offsets.committed(MQ)
+    brokers.stored = 0  # an operator's reset
+    assert asyncio.run(offsets.stored(MQ, 7)) == 0
+    assert brokers.questions == 3
+
+
+def test_queues_that_wait_for_a_question_that_fails_fail_with_it() -> None:
+    """Each asked anew and waited as long: a stop with 200 queues took until its deadline."""
+    brokers = Brokers(young=True)
+    brokers.tells_none = False
+
+    def fails() -> None:
+        raise TimedOutError("broker-a", "GET_CONSUME_STATS")
+
+    brokers.asked_for_any = fails
+    offsets = BrokersOffsets(cast("Operations", brokers), "g")
+
+    async def of_many() -> list[int | BaseException | None]:
+        queues = [MQ._replace(queue_id=number) for number in range(100)]
+        return await asyncio.gather(*(offsets.stored(mq, 7) for mq in queues), return_exceptions=True)
+
+    assert {type(each) for each in asyncio.run(of_many())} == {TimedOutError}
+    assert brokers.questions == 2  # the second by those that came when the first was under way
+    brokers.asked_for_any = lambda: None
+    assert asyncio.run(offsets.stored(MQ, 7)) is None, "later it may answer"
 
 
 class Answers:
