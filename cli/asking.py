@@ -11,6 +11,7 @@ from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
+from ..conf.settings import Settings, is_broadcasting
 from ..remoting.admin_bodies import ConsumerConnections
 from ..remoting.bodies import BROADCASTING
 from ..remoting.codes import ResponseCode
@@ -80,6 +81,13 @@ async def connections_of(cluster: Cluster, group: str) -> ConsumerConnections | 
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
         return None
+
+
+def is_set_broadcasting(settings: Settings, group: str) -> bool:
+    """Whether the settings say so of this group. What a file or the environment says is of the group that it names itself,
+    and not of one that is named elsewhere, as by -g; what is said on the command line is of this command's."""
+    model, named = (settings.origin[f"consumer.{key}"].partition(" ")[0] for key in ("message_model", "group"))
+    return is_broadcasting(settings) and settings.consumer.group == group and model in ("flag", named)
 
 
 def broadcasts(online: ConsumerConnections | None, *, configured: bool = False) -> bool:

@@ -13,11 +13,11 @@ from pathlib import Path
 from ..client.access import Access
 from ..client.cluster import Cluster
 from ..client.operations import Operations
-from ..conf.settings import Settings, is_broadcasting
+from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.member.access import access_of
-from .asking import ask_cluster, connections_of
+from .asking import ask_cluster, connections_of, is_set_broadcasting
 from .changing import agrees
 from .commands.reset import QUESTION, GroupOffsets, Move, note_skipped, report, resting_engine, show_moves
 from .stagings import group_in_keys, staging_folders
@@ -33,7 +33,7 @@ def carry_out(
     """Show the moves of `group`, and make them unless nobody agrees. Raises UsageError while members run, and RocketcrewError
     when the brokers have other offsets afterwards. `command` is its name in what is noted of skipped messages;
     `new_group`: the group need not be known, None = the command has no such option."""
-    broadcasting = is_broadcasting(settings) and settings.consumer.group == group
+    broadcasting = is_set_broadcasting(settings, group)
     settings = replace(settings, consumer=replace(settings.consumer, group=group))
     access = access_of(settings)
     offsets = GroupOffsets(access, group, (), broadcasting=broadcasting)

@@ -48,6 +48,8 @@ LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chao
 they say, unless a log level is asked for."""
 OF_A_GROUP: Final = RUNS_HANDLERS | frozenset({"load"})
 """Commands whose lines name the group, as those of its workers do: several crews may write to one log.file."""
+DEV_GROUP: Final = "dev"
+"""That of `dev`, where none was chosen."""
 
 _REREAD: Final = "rocketcrew.reread"
 _LIVE: Final = "rocketcrew.live"
@@ -207,8 +209,9 @@ def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> 
     elif settings.origin["log.level"] == "default" and process not in LONG_RUNNING:
         level = "error"
     click.get_current_context().meta.update({_LIVE: line, _OUTPUT: output})
+    group = settings.consumer.group or (DEV_GROUP if process == "dev" else "")
     set_up(settings.log.format, level, log_stream(file, stream), process, colors=colors,
-           group=settings.consumer.group if process in OF_A_GROUP else "")  # fmt: skip
+           group=group if process in OF_A_GROUP else "")  # fmt: skip
 
 
 def _descriptor_of_its_own(stream: TextIO) -> int | None:

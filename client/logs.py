@@ -21,7 +21,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
@@ -37,10 +37,20 @@ level was set. It is asked first all the same, should a structlog have another n
 
 
 _SHOWS_LOCALS: Any = (vars(import_module("structlog._config")).get("_BUILTIN_DEFAULT_PROCESSORS") or [None])[-1]
-"""What renders a line while nobody has given another."""
-_PLAIN: Any = copy.copy(_SHOWS_LOCALS)
-if _PLAIN is not None:
-    vars(_PLAIN)["_exception_formatter"] = structlog.dev.plain_traceback
+"""What renders a line while nobody has given another. The user may change it, as `ConsoleRenderer.get_active()` gives it to
+him."""
+_FORMATTERS: Final = [vars(structlog.dev).get(f"default_{kind}exception_formatter") for kind in ("", "monochrome_")]
+"""Of tracebacks, until he does; the second where he says no colours."""
+_FORMATTER: Final = "_exception_formatter"
+
+
+def _rendering(each: Any) -> Any:
+    """A processor as it is for our lines."""
+    if each is not _SHOWS_LOCALS or not any(getattr(each, _FORMATTER, None) is one for one in _FORMATTERS):
+        return each
+    plain = copy.copy(each)
+    vars(plain)[_FORMATTER] = structlog.dev.plain_traceback
+    return plain
 
 
 _kept: dict[str, Any] = {}
@@ -92,8 +102,8 @@ def _bound(kept: Mapping[str, Any], logger: Any, processors: Any, context: Any) 
     """The logger that writes one line, as it is configured when the line is written."""
     del processors
     config = kept or structlog.get_config()
-    found = [_PLAIN if each is _SHOWS_LOCALS else each for each in config["processors"]]
-    return config["wrapper_class"](logger, processors=found, context=config["context_class"](context))
+    found = map(_rendering, config["processors"])
+    return config["wrapper_class"](logger, processors=list(found), context=config["context_class"](context))
 
 
 def get_logger(name: str = "rocketcrew") -> Any:

@@ -30,7 +30,7 @@ from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
 from ..conf.settings import MetricsSettings
-from ..durable.files import write_atomically
+from ..durable.files import try_lock, write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
 from .connected import in_tasks
 from .control import Command
@@ -175,14 +175,28 @@ def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
     return json.dumps([{"targets": [f"{name}:{port}"], "labels": dict(labels)}]) + "\n"
 
 
-def _forget_same_address(said: str, others: Iterable[Path]) -> None:
-    """Remove the files that name the address which is ours now, as `said` has it: who wrote them was killed, and Prometheus
-    would have our metrics under the labels of another group, too."""
-    address = json.loads(said)[0]["targets"]
+def _forget_same_port(port: int, others: Iterable[Path]) -> None:
+    """Remove the files that name the port which is ours now, and whose slot nobody holds: who wrote them was killed, and
+    Prometheus would have our metrics under the labels of another group, too. One that runs has that port of another address,
+    or in a container of its own."""
     for path in others:
-        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # gone, another user's, or none of ours
-            if json.loads(path.read_text())[0]["targets"] == address:
-                path.unlink()
+        with contextlib.suppress(
+            OSError, ValueError, LookupError, TypeError, AttributeError
+        ):  # another user's, or none of ours
+            if json.loads(path.read_text())[0]["targets"][0].rpartition(":")[2] == str(port):
+                _forget_left(path)
+
+
+def _forget_left(path: Path) -> None:
+    """Remove this file of targets unless its slot is held; with the slot locked, as a start in it writes the file anew."""
+    try:
+        lock = try_lock(path.with_name(path.stem.rpartition("-")[2]) / "lock")
+    except FileNotFoundError:  # the slot has been removed
+        path.unlink()
+        return
+    if lock is not None:
+        with contextlib.closing(os.fdopen(lock)):
+            path.unlink()
 
 
 class PortsTakenError(RocketcrewError):
@@ -253,7 +267,7 @@ class WebServer:
         """Raises as `listen`, and OSError when the group's folder cannot be written."""
         self._server = await listen(self._settings, in_tasks(self._serve))
         said = targets(self._settings.host, self.port, self._labels)
-        _forget_same_address(said, other_targets(self._slot))
+        _forget_same_port(self.port, other_targets(self._slot))
         write_atomically(targets_file(self._slot), said, durable=False)
 
     @property

@@ -29,7 +29,6 @@ from typing import Any, Final, Self, cast
 import pyarrow
 import pyarrow.ipc
 
-from ..client.outgoing import OutgoingMessage
 from ..conf.folders import folder_names
 from ..conf.segment_format import KEY_COLUMNS, OPEN_DIR, READY_DIR
 from ..conf.settings import Settings, is_broadcasting, load
@@ -69,7 +68,7 @@ from ..workers.rows import RowBuffer
 from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
-from ..workers.sends import SendError, sending
+from ..workers.sends import Send, SendError, sending
 from ..workers.trial_import import handlers_of
 from ..workers.watching import watched
 from ..workers.worker import WorkerLoop
@@ -429,7 +428,7 @@ class _Member:
         self._refuse_loop_around()
         self._teardown = handler.teardown
         group = settings.consumer.group
-        handler = sending(handler, group, sent)
+        handler = sending(handler, group, sent, ordered=bounds.ordered)
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
         handler = self._witness.of(handler)
@@ -633,10 +632,10 @@ class _Sent:
         self._broker = broker
         self.messages: list[Message] = []
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+    def send(self, sends: Sequence[Send]) -> None:
         """Raises SendError with the broker's reasons."""
         errors: list[SendError | None] = []
-        for each in messages:
+        for each in (one.message for one in sends):
             made = make_message(bytes(each.body_bytes), topic=each.topic, properties=each.all_properties(""))
             try:
                 self._broker.send(made)
@@ -649,9 +648,9 @@ class _Sent:
         if first is not None:
             raise SendError(str(first), errors)
 
-    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+    async def send_awaited(self, sends: Sequence[Send]) -> None:
         """As `send`."""
-        self.send(messages)
+        self.send(sends)
 
 
 class _Log:

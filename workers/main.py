@@ -134,7 +134,8 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_HANDLER
     outbox = make_outbox(handler, boot.access)
-    worker = make_worker(boot, link, sending(handler, boot.group, outbox), schema, log, cell, loop)
+    sends = sending(handler, boot.group, outbox, ordered=boot.bounds.ordered)
+    worker = make_worker(boot, link, sends, schema, log, cell, loop)
     link.send(encode_ready(ready_packet(handler, schema, boot)))
     guard = ForkGuard(lambda: worker.lock)
     os.register_at_fork(before=guard.before, after_in_parent=guard.after_in_parent, after_in_child=worker.forked)

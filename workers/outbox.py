@@ -1,9 +1,9 @@
 """What sends the messages out of a handler (sends.py): a producer in a thread of its own, made when the first one is sent.
 
-Messages of one call go out together, those of a batch too; a generator's when it has ended. Those with one order key go one
-after another, and none of them after one that was not sent: the retry sends that first. All are stored by a broker when
-`send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the retry,
-under the same keys.
+Messages of one call go out together, those of a batch too, where generators come to their ends first. Those with one order
+key go one after another, and none of them after one that was not sent: the retry sends that first. All are stored by a broker
+when `send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the
+retry, under the same keys.
 
 A child that the handler forked and that comes back out of it has no thread that sends, and must not send beside its parent:
 it ends here (forks.py).
@@ -20,14 +20,12 @@ from typing import Final, NoReturn
 
 from ..client.access import Access
 from ..client.loop_thread import LoopThread
-from ..client.outgoing import OutgoingMessage
 from ..client.producer import Producer
 from ..client.selection import by_key
 from ..remoting.errors import RocketcrewError
-from ..remoting.properties import PROPERTY_SHARDING_KEY
 from .forks import end_fork
 from .own_thread import NoThreadError, OwnThread
-from .sends import SendError
+from .sends import Send, SendError
 
 HELD_BACK: Final = "a message was not sent, as one before it of its order key was not"
 CLOSING_S: Final = 2.0
@@ -50,11 +48,11 @@ class Outbox:
         self._thread: LoopThread | None = None
         self._producer: Producer | None = None
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        self._started().run(self._send_all(messages))
+    def send(self, sends: Sequence[Send]) -> None:
+        self._started().run(self._send_all(sends))
 
-    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
-        await asyncio.wrap_future(self._started().submit(self._send_all(messages)))
+    async def send_awaited(self, sends: Sequence[Send]) -> None:
+        await asyncio.wrap_future(self._started().submit(self._send_all(sends)))
 
     def close(self) -> None:
         """Leave the brokers, as far as they answer, and end the thread."""
@@ -87,18 +85,17 @@ class Outbox:
         producer.start()
         return producer
 
-    async def _send_all(self, messages: Sequence[OutgoingMessage]) -> None:
+    async def _send_all(self, sends: Sequence[Send]) -> None:
         producer = self._producer
         assert producer is not None
-        each: list[SendError | None] = [None] * len(messages)
+        each: list[SendError | None] = [None] * len(sends)
         lanes: dict[object, list[int]] = {}
-        for place, message in enumerate(messages):
-            key = message.properties.get(PROPERTY_SHARDING_KEY)
-            lanes.setdefault((message.topic, key) if key else place, []).append(place)
+        for place, one in enumerate(sends):
+            lanes.setdefault((one.message.topic, one.order_key) if one.order_key else place, []).append(place)
 
         async def send(places: Sequence[int]) -> None:
             for number, place in enumerate(places):
-                error = await _error_of(producer, messages[place])
+                error = await _error_of(producer, sends[place])
                 if error is not None:
                     each[place] = error
                     for later in places[number + 1 :]:
@@ -113,13 +110,12 @@ class Outbox:
             raise SendError(str(first), each) from first
 
 
-async def _error_of(producer: Producer, message: OutgoingMessage) -> SendError | None:
+async def _error_of(producer: Producer, one: Send) -> SendError | None:
     """Send it; why it was not sent."""
-    key = message.properties.get(PROPERTY_SHARDING_KEY)
     try:
-        await producer.send(message, selector=by_key(key) if key else None)
+        await producer.send(one.message, selector=by_key(one.order_key) if one.order_key else None)
     except Exception as cause:  # noqa: BLE001  the message fails that it came from
-        error = SendError(f"a message for topic {message.topic} was not sent: {cause}")
+        error = SendError(f"a message for topic {one.message.topic} was not sent: {cause}")
         error.__cause__ = cause
         return error
     return None

@@ -19,6 +19,7 @@ import copy
 import dataclasses
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
@@ -28,13 +29,16 @@ from ..client.outgoing import Body, MessageFields, OutgoingMessage
 from ..remoting.arguments import FILLED, check
 from ..remoting.errors import RocketcrewError
 from ..remoting.properties import PROPERTY_SHARDING_KEY, PROPERTY_UNIQ_KEY
-from .api import Commit, Handler
-from .calls import batch_results
+from .api import Commit, Handler, Rollback
+from .calls import batch_results, raise_if_of_all
 from .copying import IMMUTABLE, listed, to_the_end
 from .fitting import NESTED, UNDECLARED, UNORDERED, RowError, check_ran
 from .message import Message
 from .routing import combine
 
+FAILED_BEFORE: Final = (
+    "a message was not sent, as one before it in its batch has failed: in order, that is retried first"
+)
 KEY_DIGITS: Final = 32
 _TIME: Final = slice(20, 28)
 """Of a unique key with an IPv4 address: when it was made, by which brokers narrow their search."""
@@ -45,9 +49,10 @@ class Send:
     it is made: a buffer and a dict are copied. Raises UsageError.
 
     `order_key`: messages with one of it go one after another into one queue, that which `by_key` chooses, also in a retry. It
-    is the property __SHARDINGKEY, as that of a message group of RocketMQ 5's clients."""
+    is the property __SHARDINGKEY, as that of a message group of RocketMQ 5's clients. That property alone, as it comes with a
+    message that is passed on, asks for nothing."""
 
-    __slots__ = ("message",)
+    __slots__ = ("message", "order_key")
 
     def __init__(
         self, topic: str, body: Body, *, order_key: str | None = None, **fields: Unpack[MessageFields]
@@ -56,10 +61,18 @@ class Send:
         properties = dict(made.properties)
         if order_key is not None:
             given = check("Send", {"order_key": order_key}, {"order_key": FILLED})
-            properties[PROPERTY_SHARDING_KEY] = given["order_key"]
+            properties[PROPERTY_SHARDING_KEY] = order_key = given["order_key"]
         body = bytes(body) if isinstance(body, bytearray | memoryview) else body
+        self.order_key = order_key
         self.message = replace(made, body=body, properties=properties)
         self.message.check()
+
+    def under(self, key: str) -> Send:
+        """The same under this unique key."""
+        found = copy.copy(self)
+        marks = {**self.message.system_properties, PROPERTY_UNIQ_KEY: key}
+        found.message = replace(self.message, system_properties=marks)
+        return found
 
     def __repr__(self) -> str:
         return f"<Send to {self.message.topic}>"
@@ -77,11 +90,11 @@ class SendError(RocketcrewError):
 class Outgoing(Protocol):
     """Where messages out of a handler go."""
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+    def send(self, sends: Sequence[Send]) -> None:
         """Send all of them, those of one order key in their order. Raises SendError, which names those that were not sent."""
         ...
 
-    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+    async def send_awaited(self, sends: Sequence[Send]) -> None:
         """The same, for a loop that goes on meanwhile."""
         ...
 
@@ -100,23 +113,24 @@ def unique_key(message: Message, group: str, topic: str, number: int) -> str:
 # --- what a handler returned ----------------------------------------------------------------------------------------------
 
 
-def sending(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
+def sending(handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False) -> Handler:
     """The handler, with what it sends sent and taken out of its results; itself where it sends nothing.
 
-    `outgoing` None: what it would send is left out, as in a run that only makes rows again.
+    `outgoing` None: what it would send is left out, as in a run that only makes rows again. `ordered`: the configuration asks
+    for an order, as handlers may.
     """
     if not handler.sends:
         return handler
     if not all(part.sends for part in handler.parts):
         parts = [part if part.sends else _wrapped(part, group, _Undeclared()) for part in handler.parts]
         handler = combine(parts)
-    return _wrapped(handler, group, outgoing)
+    return _wrapped(handler, group, outgoing, ordered=ordered or handler.order is not None)
 
 
-def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler:
+def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False) -> Handler:
     wrapped = copy.copy(handler)
-    wrapped.plain = _Sending(handler.plain, group, None, batch=handler.batch).wrapped()
-    wrapped.function = _Sending(handler.function, group, outgoing, batch=handler.batch).wrapped()
+    wrapped.plain = _Sending(handler, handler.plain, group, None).wrapped()
+    wrapped.function = _Sending(handler, handler.function, group, outgoing, ordered=ordered).wrapped()
     for call in (wrapped.plain, wrapped.function):
         call.__module__, call.__qualname__ = handler.name.split(":", 1)
     return wrapped
@@ -125,11 +139,16 @@ def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None) -> Handler
 class _Sending:
     """A handler's function with what is around its calls."""
 
-    def __init__(self, function: Callable[[Any], Any], group: str, outgoing: Outgoing | None, *, batch: bool) -> None:
+    def __init__(
+        self, handler: Handler, function: Callable[[Any], Any], group: str, outgoing: Outgoing | None, *,
+        ordered: bool = False,
+    ) -> None:  # fmt: skip
         self._function = function
         self._group = group
         self._outgoing = outgoing
-        self._batch = batch
+        self._batch = handler.batch
+        self._auto_commit = handler.auto_commit
+        self._ordered = ordered
 
     def wrapped(self) -> Callable[[Any], Any]:
         function = self._function
@@ -168,7 +187,7 @@ class _Sending:
         self._send(message, sends)
 
     def _each(self, messages: Sequence[Message], result: object) -> list[object]:
-        found, ready = self._gathered(messages, result, self._taken)
+        found, ready = self._gathered(messages, result)
         if ready and self._outgoing is not None:
             try:
                 self._outgoing.send([each for _, each in ready])
@@ -176,20 +195,30 @@ class _Sending:
                 _put_errors(found, ready, error)
         return found
 
-    def _gathered(
-        self, messages: Sequence[Message], result: object, take: Callable[[Message, object], tuple[object, list[Send]]]
-    ) -> tuple[list[object], list[tuple[int, OutgoingMessage]]]:
-        """A result per message; and what is to be sent for all of them, each with the place of its message."""
+    def _gathered(self, messages: Sequence[Message], result: object) -> tuple[list[object], list[tuple[int, Send]]]:
+        """A result per message; and what is to be sent for all of them, each with the place of its message. Generators come
+        to their end here: else theirs would be sent after that of later messages. In order, nothing is sent of a message
+        after one that has failed: both are given back, and the failed one sends first."""
         found: list[object] = []
-        ready: list[tuple[int, OutgoingMessage]] = []
+        ready: list[tuple[int, Send]] = []
+        pid, held = os.getpid(), False
         for message, own in zip(messages, batch_results(list(messages), result), strict=True):
             try:
-                rest, sends = take(message, own)
+                rest, sends = parted(own)
+                if sends and held:
+                    raise SendError(FAILED_BEFORE)
                 ready += [(len(found), each) for each in self._ready(message, sends)]
-            except Exception as error:  # noqa: BLE001  it is the handler's, and its own message's failure
+            except BaseException as error:  # noqa: BLE001  it is the handler's, and its own message's failure
+                raise_if_of_all(error, pid)
                 rest = error
             found.append(rest)
+            held = held or (self._ordered and self._outgoing is not None and self._has_failed(rest))
         return found, ready
+
+    def _has_failed(self, rest: object) -> bool:
+        """With auto commit a Rollback is a success, as in Java."""
+        said = rest.rows if isinstance(rest, Commit) else rest
+        return isinstance(said, BaseException) and not (self._auto_commit and isinstance(said, Rollback))
 
     async def _one_awaited(self, message: Message, result: object) -> object:
         rest, sends = parted(result)
@@ -198,7 +227,7 @@ class _Sending:
         return rest
 
     async def _batch_awaited(self, messages: Sequence[Message], result: object) -> list[object]:
-        found, ready = self._gathered(messages, result, lambda _, own: parted(own))
+        found, ready = self._gathered(messages, result)
         if ready and self._outgoing is not None:
             try:
                 await self._outgoing.send_awaited([each for _, each in ready])
@@ -210,14 +239,14 @@ class _Sending:
         if sends and self._outgoing is not None:
             self._outgoing.send(self._ready(message, sends))
 
-    def _ready(self, message: Message, sends: Sequence[Send]) -> list[OutgoingMessage]:
+    def _ready(self, message: Message, sends: Sequence[Send]) -> list[Send]:
         return [
-            with_unique_key(each.message, unique_key(message, self._group, each.message.topic, number))
+            each.under(unique_key(message, self._group, each.message.topic, number))
             for number, each in enumerate(sends)
         ]
 
 
-def _put_errors(found: list[object], ready: Sequence[tuple[int, OutgoingMessage]], error: Exception) -> None:
+def _put_errors(found: list[object], ready: Sequence[tuple[int, Send]], error: Exception) -> None:
     """The messages fail whose own was not sent."""
     each = (isinstance(error, SendError) and error.each) or [error] * len(ready)
     for (place, _), why in zip(ready, each, strict=True):
@@ -228,16 +257,11 @@ def _put_errors(found: list[object], ready: Sequence[tuple[int, OutgoingMessage]
 class _Undeclared:
     """For a handler without `sends=True` beside others with it: what it would send fails its message."""
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+    def send(self, sends: Sequence[Send]) -> None:
         raise RowError(UNDECLARED)
 
-    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
+    async def send_awaited(self, sends: Sequence[Send]) -> None:
         raise RowError(UNDECLARED)
-
-
-def with_unique_key(message: OutgoingMessage, key: str) -> OutgoingMessage:
-    """The same message under this key."""
-    return replace(message, system_properties={**message.system_properties, PROPERTY_UNIQ_KEY: key})
 
 
 def parted(result: object) -> tuple[object, list[Send]]:

@@ -9,11 +9,10 @@ from typing import Final
 import click
 
 from ...conf.settings import Settings
-from ..options import reread_settings, with_settings
+from ..options import DEV_GROUP, reread_settings, with_settings
 from ..surroundings import import_from_here, surroundings
 from .run import run_here
 
-GROUP: Final = "dev"
 TOPIC: Final = "dev"
 PAGE_PORT: Final = 8080
 PAGE_PORTS: Final = 100
@@ -26,7 +25,7 @@ POLL_MS: Final = 1000
 @click.argument("handler", metavar="HANDLER")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]",
               help=f"A topic to consume; otherwise consumer.topics, else {TOPIC}. May be repeated.")  # fmt: skip
-@click.option("-g", "--group", metavar="GROUP", help=f"The consumer group; otherwise consumer.group, else {GROUP}.")
+@click.option("-g", "--group", metavar="GROUP", help=f"The consumer group; otherwise consumer.group, else {DEV_GROUP}.")
 @click.option("-w", "--workers", "workers", type=int, metavar="N", help="Worker processes; 0 = one for each core.")
 @click.option("--port", type=click.IntRange(1, 65535), metavar="PORT",
               help=f"The status page's. Otherwise metrics.port, else the first free one from {PAGE_PORT} on.")  # fmt: skip
@@ -77,7 +76,9 @@ def for_trying_out(settings: Settings, named: tuple[str, ...] = ()) -> Settings:
         metrics = replace(metrics, port=PAGE_PORT, port_count=PAGE_PORTS)
     if settings.origin["consumer.consume_from_where"] == "default":
         consumer = replace(consumer, consume_from_where="CONSUME_FROM_FIRST_OFFSET")
-    consumer = replace(consumer, group=consumer.group or GROUP, topics=consumer.topics or (() if named else (TOPIC,)))
+    consumer = replace(
+        consumer, group=consumer.group or DEV_GROUP, topics=consumer.topics or (() if named else (TOPIC,))
+    )
     cluster = replace(settings.cluster, name_servers=(), namesrv_domain="")
     if settings.origin["cluster.poll_name_server_interval_ms"] == "default":
         cluster = replace(cluster, poll_name_server_interval_ms=POLL_MS)

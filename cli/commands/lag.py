@@ -16,7 +16,7 @@ import click
 from ...client.access import Access
 from ...client.admin import Admin
 from ...client.cluster import Cluster
-from ...conf.settings import Settings, is_broadcasting, require
+from ...conf.settings import Settings, require
 from ...remoting.arguments import near
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
@@ -24,7 +24,7 @@ from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor import control
 from ...supervisor.member.access import access_of
-from ..asking import OWN_OFFSETS, ask_cluster, broadcasts, connections_of, known_topics
+from ..asking import OWN_OFFSETS, ask_cluster, broadcasts, connections_of, is_set_broadcasting, known_topics
 from ..controlling import running_slots
 from ..group_members import delayed, in_hand, members_of, owners
 from ..live_line import duration
@@ -87,7 +87,7 @@ def lag(
 
     access = access_of(settings)
 
-    configured = is_broadcasting(settings)
+    configured = is_set_broadcasting(settings, settings.consumer.group)
     wanted, group = tuple(access.wrap(topic) for topic in topics), access.wrap(settings.consumer.group)
 
     async def look_on(cluster: Cluster) -> None:

@@ -18,7 +18,7 @@ from ...client.admin import Admin
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
-from ...conf.settings import Settings, is_broadcasting, require
+from ...conf.settings import Settings, require
 from ...durable.files import remove_tree, try_lock
 from ...engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ...engine.window import parse_time
@@ -30,7 +30,7 @@ from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster, broadcasts, known_topics
+from ..asking import ask_cluster, broadcasts, is_set_broadcasting, known_topics
 from ..changing import agrees, changes
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
@@ -45,7 +45,11 @@ if TYPE_CHECKING:
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 QUESTION: Final = "Set these offsets?"
-TOLD: Final = "the brokers have the offsets: each member goes on there when what it has in hand is finished"
+TOLD: Final = "the brokers have the offsets: a member that they move goes on there when what it has in hand is finished"
+ONE_MEMBER: Final = (
+    "is BROADCASTING: each member keeps its own offsets, and none is known here. Brokers from 5.2 on move of each queue only"
+    " the member that pulls first, older ones all members that run"
+)
 NEW_GROUP: Final = "To set where a group that never ran will start, add --new-group"
 WAY_OUT: Final = (
     "is BROADCASTING: each member keeps its own offsets in a file, and those of the brokers move none. To begin elsewhere,"
@@ -118,8 +122,9 @@ def reset(
     first); so are those of messages of the re-run that fail and are retried. Segments that were sealed before belong to the
     epoch before. Where members have their state on several hosts, name all of their folders.
 
-    A broadcasting group is refused: each member keeps its own offsets in a file. While none of its members runs, only the
-    setting consumer.message_model tells: without it the brokers' offsets are set, and move nobody.
+    Members of a broadcasting group keep their own offsets in a file. Of those that run, brokers from 5.2 on move only the one
+    that pulls first, older ones all. While none runs it is refused, as consumer.message_model tells: without that setting the
+    brokers' offsets are set, and move nobody.
 
     Of `run --engine spark` the checkpoint in supervisor.data_dir is removed, so that its next start begins at the offsets
     that are set here, for its other topics at what it has reported; what it had sealed stays.
@@ -143,7 +148,7 @@ def reset(
         table_place(settings, not_on_hdfs=NOT_ON_HDFS)  # refused before anybody is asked
     time_ms = time_of(where, time.time_ns() // 1_000_000)
     group = settings.consumer.group
-    offsets = GroupOffsets(access_of(settings), group, topics, broadcasting=is_broadcasting(settings))
+    offsets = GroupOffsets(access_of(settings), group, topics, broadcasting=is_set_broadcasting(settings, group))
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:
         members, moves = offsets.plan(where, time_ms, new_group=new_group)
         if members and (reprocess or checkpoint is not None):
@@ -183,7 +188,10 @@ class GroupOffsets:
         self, cluster: Cluster, where: str, time_ms: int, *, new_group: bool
     ) -> tuple[list[str], list[Move]]:
         online = await Admin(cluster).consumer_connections(self._group, self._topics[0])
-        self.refuse_broadcasting(online)
+        if online is None:
+            self.refuse_broadcasting(online)
+        elif broadcasts(online):
+            click.echo(f"warning: group {self.access.unwrap(self._group)} {ONE_MEMBER}", err=True)
         operations = Operations(cluster)
         moves: list[Move] = []
         for topic in self._topics:

@@ -12,6 +12,7 @@ import pytest
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli import main
 from rocketcrew.cli.asking import OWN_OFFSETS
+from rocketcrew.cli.commands.reset import ONE_MEMBER
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.loop_thread import LoopThread
@@ -70,11 +71,6 @@ def committed(name_server: str, group: str) -> int | None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["reset", "-g", GROUP, "-t", TOPIC, "--to", "earliest", "--yes"], f"group {GROUP} is {REFUSED}"),
-        (
-            ["reset", "-g", GROUP, "-t", TOPIC, "--to", "earliest", "--dry-run"],
-            "start it with the consumer.consume_from_where",
-        ),
         (["skip", "-g", GROUP, "-t", TOPIC, "--yes"], f"group {GROUP} is {REFUSED}"),
         (["clone-offsets", SHARED, GROUP, "-t", TOPIC, "--yes"], f"group {GROUP} is {REFUSED}"),
         (
@@ -82,7 +78,7 @@ def committed(name_server: str, group: str) -> int | None:
             f"group {GROUP} is BROADCASTING: each member has its own offsets",
         ),
     ],
-    ids=["reset", "plan", "skip", "clone to", "clone from"],
+    ids=["skip", "clone to", "clone from"],
 )
 def test_its_offsets_are_not_moved(
     name_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], says: str
@@ -90,6 +86,37 @@ def test_its_offsets_are_not_moved(
     assert main.run([*words, "-n", name_server], {}, tmp_path) == 2
     assert says in capsys.readouterr().err
     assert not committed(name_server, GROUP)
+
+
+@pytest.mark.parametrize("way", ["--dry-run", "--yes"])
+def test_members_that_run_are_moved_with_a_warning(
+    name_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, way: str
+) -> None:
+    asked = ["reset", "-g", GROUP, "-t", TOPIC, "--to", "earliest", "-n", name_server]
+    assert main.run([*asked, way], {}, tmp_path) == 0
+    assert f"warning: group {GROUP} {ONE_MEMBER}" in capsys.readouterr().err
+    asked[2] = SHARED
+    assert main.run([*asked, "--dry-run"], {}, tmp_path) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_a_file_says_so_of_the_group_that_it_names(
+    name_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nobody runs."""
+    (tmp_path / "rocketcrew.toml").write_text(f'[consumer]\ngroup="cachers"\nmessage_model="{BROADCASTING}"\n')
+    others, reset = {"ROCKETCREW_CONSUMER_GROUP": "others"}, ["reset", "--to", "latest", "--new-group", "--yes"]
+
+    def said(*words: str, env: dict[str, str] | None = None) -> str:
+        main.run([*words, "-t", TOPIC, "-n", name_server], env or {}, tmp_path)
+        return capsys.readouterr().err
+
+    for words in (reset, ["skip", "--dry-run"], ["clone-offsets", SHARED, "cachers", "--new-group", "--dry-run"]):
+        assert f"group cachers is {REFUSED}" in said(*words)
+    assert OWN_OFFSETS in said("lag")
+    for words in (["lag"], reset, ["skip", "--dry-run"]):
+        assert not any(one in said(*words, "-g", "others") for one in (REFUSED, OWN_OFFSETS))
+        assert not any(one in said(*words, env=others) for one in (REFUSED, OWN_OFFSETS))
 
 
 @pytest.mark.parametrize(

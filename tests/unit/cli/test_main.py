@@ -371,6 +371,15 @@ def test_a_process_of_run_imports_only_what_it_needs(process: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_a_batch_handler_of_messages_is_looked_at_without_arrow() -> None:
+    look = (
+        "import sys; from rocketcrew import handler; from rocketcrew.workers.loading import ready\n"
+        "ready(handler(batch=True)(lambda messages: None)); print('pyarrow' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_nothing_is_collected_while_a_command_is_imported() -> None:
     """But once afterwards, of what is new since then. Each collection in between would look at all that was made so far."""
     look = (

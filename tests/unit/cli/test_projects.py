@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.dev import GROUP, PAGE_PORT, TOPIC, for_trying_out
+from rocketcrew.cli.commands.dev import PAGE_PORT, TOPIC, for_trying_out
 from rocketcrew.cli.commands.init import entering, files_of, group_of
 from rocketcrew.cli.main import run
+from rocketcrew.cli.options import DEV_GROUP
 from rocketcrew.conf.settings import load
 
 
@@ -75,7 +76,7 @@ def test_init_refuses_names_that_brokers_refuse(
 
 def test_dev_leaves_what_was_chosen_and_never_asks_a_cluster() -> None:
     bare = for_trying_out(load({}, {}, None))
-    assert (bare.consumer.group, bare.consumer.topics) == (GROUP, (TOPIC,))
+    assert (bare.consumer.group, bare.consumer.topics) == (DEV_GROUP, (TOPIC,))
     assert bare.consumer.consume_from_where == "CONSUME_FROM_FIRST_OFFSET"
     assert (bare.metrics.page, bare.metrics.port) == (True, PAGE_PORT)
     assert bare.metrics.port_count > 1

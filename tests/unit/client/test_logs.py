@@ -60,7 +60,7 @@ def asked(body):
     try:
         check(body)
     except KeyError:
-        get_logger().exception("transaction_check_failed")
+        get_logger().exception("transaction_check_failed", bravo=1, alpha=2)
 asked(f"the {'secret'} body")
 """
 
@@ -74,6 +74,19 @@ def test_the_traceback_of_a_line_has_no_values_unless_the_user_has_said_so(tmp_p
     _, err = said(tmp_path, "import structlog; structlog.configure(processors=[structlog.dev.ConsoleRenderer("
                             f"exception_formatter=lambda out, _: out.write('his own'))]){FAILS}")  # fmt: skip
     assert "his own" in err
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_what_the_user_tells_the_renderer_that_is_there_holds(tmp_path: Path, before: bool) -> None:
+    """As `ConsoleRenderer.get_active()` gives it to him: before our import or after it."""
+    active = "import structlog; shown = vars(structlog.get_config()['processors'][-1])"
+    for change, his in (
+        ("shown['_exception_formatter'] = lambda out, _: out.write('his own')", True), ("shown['_sort_keys'] = False", False),
+    ):  # fmt: skip
+        told = f"{active}; {change}\n"
+        _, err = said(tmp_path, told + FAILS if before else FAILS.replace("def check", f"{told}def check"))
+        assert ("his own" in err, "KeyError" in err, "secret" in err) == (his, not his, False)
+        assert (err.find("bravo") < err.find("alpha")) != his
 
 
 def test_what_only_a_search_for_faults_needs_is_shown_where_it_is_asked_for(tmp_path: Path) -> None:

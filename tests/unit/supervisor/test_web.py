@@ -19,6 +19,7 @@ from prometheus_client.openmetrics.parser import (
 from prometheus_client.parser import text_string_to_metric_families as prometheus
 
 from rocketcrew.conf.settings import MetricsSettings
+from rocketcrew.durable.files import try_lock
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.control import Command
 from rocketcrew.supervisor.core.stats import ConsumerStats
@@ -403,23 +404,34 @@ def test_no_port_is_above_the_last_that_there_is() -> None:
 def test_the_file_of_a_killed_crew_does_not_name_the_port_of_another(tmp_path: Path) -> None:
     async def story() -> None:
         settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=False, token="")
-        for group in ("alive", "killed", "ours"):
+        for group in ("alive", "elsewhere", "killed", "ours"):
             (tmp_path / group).mkdir()
         alive = WebServer(settings, site(), tmp_path / "alive" / "0", "alive")
         await alive.start()
         ports = range(alive.port, min(alive.port + 50, 65_536))
         left = {port: targets_file(tmp_path / "killed" / str(port)) for port in ports}
+        held: list[int | None] = []
         for port, file in left.items():
-            file.write_text(targets("127.0.0.1", port, {"rocketcrew_group": "killed"}))
-        for number, strange in enumerate(("{}", "[]", "[1]", "no JSON")):
+            (tmp_path / "killed" / str(port)).mkdir()
+            (tmp_path / "killed" / str(port) / "lock").touch()
+            file.write_text(targets("0.0.0.0", port, {"rocketcrew_group": "killed"}))  # it said the wildcard
+        for port in ports:
+            (tmp_path / "elsewhere" / str(port)).mkdir()
+            held.append(try_lock(tmp_path / "elsewhere" / str(port) / "lock"))
+            running = targets("127.0.0.1", port, {"rocketcrew_group": "elsewhere"})
+            targets_file(tmp_path / "elsewhere" / str(port)).write_text(running)
+        for number, strange in enumerate(("{}", "[]", "[1]", "no JSON", '[{"targets": [1]}]')):
             targets_file(tmp_path / "killed" / str(number)).write_text(strange)
         more = MetricsSettings(port=ports[0], port_count=len(ports), host="127.0.0.1", page=False, token="")
         ours = WebServer(more, site(), tmp_path / "ours" / "0", "ours")
         await ours.start()
         assert [port for port, file in left.items() if not file.exists()] == [ours.port]
         assert targets_file(tmp_path / "alive" / "0").exists()
+        assert all(targets_file(tmp_path / "elsewhere" / str(port)).exists() for port in ports)
         await ours.stop()
         await alive.stop()
+        for lock in filter(None, held):
+            os.close(lock)
 
     asyncio.run(story())
 

@@ -10,7 +10,6 @@ from typing import NoReturn
 import pytest
 
 from rocketcrew.client.access import Access
-from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.selection import by_key
 from rocketcrew.remoting.queues import MessageQueue
@@ -19,7 +18,7 @@ from rocketcrew.workers.outbox import HELD_BACK, Outbox
 from rocketcrew.workers.own_thread import NoThreadError, OwnThread
 from rocketcrew.workers.sends import Send, SendError
 
-BILL = OutgoingMessage("invoices", b"x")
+BILL = Send("invoices", b"x")
 
 
 class EndedError(Exception):
@@ -81,7 +80,7 @@ def test_messages_of_one_order_key_are_in_one_queue_in_their_order(awaited: bool
     with LocalBroker() as broker:
         topic, outbox = broker.topic(), Outbox(Access(broker.name_server))
         queues = [MessageQueue(topic, "broker-a", number) for number in range(4)]
-        sends = [Send(topic, f"{key} {number}", order_key=key).message for number in range(8) for key in ("o-1", "o-4")]
+        sends = [Send(topic, f"{key} {number}", order_key=key) for number in range(8) for key in ("o-1", "o-4")]
         try:
             for batch in (sends[:6], sends[6:]):
                 if awaited:
@@ -102,13 +101,24 @@ def test_what_comes_after_one_that_was_not_sent_waits_for_the_retry_with_it() ->
     with LocalBroker() as broker:
         topic, outbox = broker.topic(), Outbox(Access(broker.name_server))
         make = partial(Send, topic, order_key="o-1")
-        outbox.send([make("0").message])
+        outbox.send([make("0")])
         broker.faults.refuse("SEND_MESSAGE_V2", response="NO_PERMISSION")
         with pytest.raises(SendError, match="planted by a test") as caught:
-            outbox.send([make("1").message, make("2").message, Send(topic, "apart", order_key="o-2").message])
+            outbox.send([make("1"), make("2"), Send(topic, "apart", order_key="o-2")])
         outbox.close()
         first, second, apart = caught.value.each
         assert isinstance(first, SendError)
         assert HELD_BACK in str(second)
         assert apart is None
         assert sorted(each.body for each in broker.messages(topic)) == [b"0", b"apart"]
+
+
+def test_a_property_that_came_with_a_message_that_is_passed_on_asks_for_no_order() -> None:
+    """It is sent to another queue where one refuses it, and nothing waits for it."""
+    with LocalBroker() as broker:
+        topic, outbox = broker.topic(), Outbox(Access(broker.name_server))
+        outbox.send([Send(topic, "0")])
+        with broker.faults.refuse("SEND_MESSAGE_V2", response="SYSTEM_BUSY", times=1):
+            outbox.send([Send(topic, "1", properties={"__SHARDINGKEY": "o-1"})])
+        outbox.close()
+        assert [each.properties.get("__SHARDINGKEY") for each in broker.messages(topic)] == [None, "o-1"]

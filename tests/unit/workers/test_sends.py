@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 
-from rocketcrew import BatchResult, Commit, Handler, Retry, Send, SendError, handler
+from rocketcrew import (
+    BatchResult,
+    Commit,
+    Handler,
+    Retry,
+    Rollback,
+    Send,
+    SendError,
+    SoftTimeLimitExceeded,
+    Suspend,
+    handler,
+)
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.engine.fitting import check_handler
 from rocketcrew.remoting.batch import encode_batch
@@ -25,7 +36,7 @@ from rocketcrew.workers.message import Message, expand_inner_batch, make_message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import combine
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.sends import parted, run_out, sending, unique_key
+from rocketcrew.workers.sends import FAILED_BEFORE, parted, run_out, sending, unique_key
 
 ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
 
@@ -36,15 +47,16 @@ class Noted:
     def __init__(self) -> None:
         self.calls: list[list[OutgoingMessage]] = []
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
-        self.calls.append(list(messages))
+    def send(self, sends: Sequence[Send]) -> None:
+        messages = [each.message for each in sends]
+        self.calls.append(messages)
         text = "a message for topic refused was not sent"
         errors = [SendError(text) if each.topic == "refused" else None for each in messages]
         if any(errors):
             raise SendError(text, errors)
 
-    async def send_awaited(self, messages: Sequence[OutgoingMessage]) -> None:
-        self.send(messages)
+    async def send_awaited(self, sends: Sequence[Send]) -> None:
+        self.send(sends)
 
     @property
     def topics(self) -> list[list[str]]:
@@ -211,7 +223,7 @@ def test_of_a_batch_only_the_message_fails_whose_own_is_not_sent() -> None:
 class Broken(Noted):
     """Fails as a whole."""
 
-    def send(self, messages: Sequence[OutgoingMessage]) -> None:
+    def send(self, sends: Sequence[Send]) -> None:
         raise OSError("no thread can be started")
 
 
@@ -239,16 +251,78 @@ def test_messages_of_a_batch_go_out_together_and_fail_alone() -> None:
             results = asyncio.run(results) if asyncio.iscoroutine(results) else results
             assert [isinstance(each, KeyError) for each in results] == [False, True, False, False, False, False]
             assert isinstance(results[3], Retry)
-            if own is many:
-                with pytest.raises(ValueError, match="4"):
-                    run_out(results[4])
-            else:
-                assert isinstance(results[4], ValueError)
+            assert isinstance(results[4], ValueError)
             if isinstance(outgoing, Broken):
                 assert [isinstance(each, OSError) for each in results] == [True, False, True, False, False, False]
             else:
                 assert (results[0], results[2], results[5]) == (None, [{"x": 1}], None)
                 assert outgoing.topics == [["a", "b"]]
+
+
+def test_generators_of_a_batch_send_in_the_order_of_its_messages() -> None:
+    def later(name: str) -> Iterator[Send]:
+        yield Send(name, b"x")
+
+    @handler(batch=True, sends=True)
+    def many(messages: list[Message]) -> list[object]:
+        return [later("a"), Send("b", b"x"), Commit(later("c"))]
+
+    outgoing = Noted()
+    results = sending(many, "billing", outgoing)([make_message(b"x", queue_offset=number) for number in range(3)])
+    assert (results[:2], results[2].rows) == ([None, None], None)
+    assert outgoing.topics == [["a", "b", "c"]]
+
+
+def test_a_soft_limit_in_a_generator_of_a_batch_ends_the_call() -> None:
+    def slow(_: Message) -> Iterator[Send]:
+        yield Send("a", b"x")
+        raise SoftTimeLimitExceeded
+
+    own = Handler(lambda messages: list(map(slow, messages)), batch=True, sends=True)
+    outgoing = Noted()
+    with pytest.raises(SoftTimeLimitExceeded):
+        sending(own, "billing", outgoing)([ORDER])
+    assert outgoing.calls == []
+
+
+@pytest.mark.parametrize("failed", [ValueError("first try"), Retry(), Commit(Suspend()), "a generator", "refused"])
+def test_in_order_nothing_is_sent_behind_a_message_of_the_batch_that_failed(failed: object) -> None:
+    """It sends what it is to send in its retry, and that comes first."""
+
+    def ends() -> Iterator[Send]:
+        yield Send("lost", b"x")
+        raise ValueError("first try")
+
+    def results_of(_: object) -> list[object]:
+        first = {"a generator": ends(), "refused": {Send("lost", b"x")}}.get(str(failed), failed)
+        return [Send("a", b"x"), first, {"x": 1}, Send("b", b"x")]
+
+    async def awaited(messages: list[Message]) -> list[object]:
+        return results_of(messages)
+
+    batch = [make_message(b"x", queue_offset=number) for number in range(4)]
+    for function, order, ordered in (
+        (results_of, "queue", False), (awaited, "key", False), (results_of, None, True), (results_of, None, False),
+    ):  # fmt: skip
+        outgoing = Noted()
+        own = Handler(function, batch=True, sends=True, order=order)
+        results = sending(own, "billing", outgoing, ordered=ordered)(batch)
+        results = asyncio.run(results) if asyncio.iscoroutine(results) else results
+        held = order is not None or ordered
+        assert outgoing.topics == [["a"] if held else ["a", "b"]]
+        assert (results[0], results[2], isinstance(results[3], SendError)) == (None, {"x": 1}, held)
+        assert FAILED_BEFORE in str(results[3]) or not held
+
+
+def test_in_order_a_rollback_holds_nothing_back_where_it_is_a_success() -> None:
+    batch = [make_message(b"x", queue_offset=number) for number in range(2)]
+    for auto_commit, sent in ((True, [["b"]]), (False, [])):
+        own = Handler(
+            lambda _: [Rollback(), Send("b", b"x")], batch=True, sends=True, order="queue", auto_commit=auto_commit
+        )
+        outgoing = Noted()
+        sending(own, "billing", outgoing)(batch)
+        assert outgoing.topics == sent
 
 
 def test_a_coroutine_function_sends_while_others_go_on() -> None:
