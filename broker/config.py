@@ -97,7 +97,8 @@ class BrokerConfig:
         if max(self.delay_levels_ms) > self.retention_ms:
             raise UsageError(
                 f"broker message_delay_level = {self.message_delay_level!r}: messages are kept for "
-                f"{self.retention_ms / HOUR_MS:g} h, and none can wait for longer than that"
+                f"{self.retention_ms / HOUR_MS:g} h, and one that waits for longer would be dropped before its time; "
+                "give levels up to that"
             )
         if not 1 <= self.default_queues_max <= self.queues_per_topic_max:
             raise UsageError(

@@ -382,11 +382,12 @@ class BrokerCore:
 
     def _deliver_timers(self, now_ms: int) -> None:
         state = self.state
-        due_ms = state.timers.next_due_ms()
+        due_ms = state.timers.next_due_ms(state.clock_ahead_ms)
         if due_ms is None or due_ms > now_ms:
             return
         try:
-            state.timers.deliver(now_ms, state.store, partial(state.store_again, now_ms), self.config.deliver_batch_max)
+            again, most = partial(state.store_again, now_ms), self.config.deliver_batch_max
+            state.timers.deliver(now_ms, state.store, again, most, state.clock_ahead_ms)
         except QueueRebuilding:
             pass  # in a while
         except StorageError as error:
@@ -500,7 +501,7 @@ class BrokerCore:
         waiting = (
             state.held.next_deadline_ms(),
             state.delays.next_due_ms(),
-            state.timers.next_due_ms(),
+            state.timers.next_due_ms(state.clock_ahead_ms),
             state.pops.table.next_due_ms(),
             state.pops.held.next_deadline_ms(),
             state.transactions.next_due_ms(),

@@ -13,7 +13,8 @@ A head that the disk cannot read is passed over once its place is given up (lost
 that cannot be read, the queue is built anew: the log has all that it says.
 
 What retention took before its time is said with its number when it would have been delivered. Nothing waits longer than
-retention (config.py), so that is the disk's being full, or its place's being unreadable.
+retention (config.py), and that spares what is due for a while, so the disk was full, its place is unreadable, or the broker
+could not deliver it.
 
 How far each level has come is saved when the disk has what was delivered, in the shape of `config/delayOffset.json`. A kill
 between a delivery and that save delivers once more: at least once, as everything here.
@@ -144,6 +145,11 @@ class DelayLevels:
     def _is_due(self, now_ms: int, level: int, due_ms: int) -> bool:
         """Also when it is due later than can be: then the clock was set back, and the wait could be endless."""
         return not now_ms < due_ms <= now_ms + self.delay_ms(level)
+
+    def overdue(self, now_ms: int) -> list[tuple[int, int]]:
+        """Queue and queue offset of each level's head that is due and was not delivered yet."""
+        due = [level for level, due_ms in self._due_ms.items() if self._is_due(now_ms, level, due_ms)]
+        return [(level - 1, self._delivered.get(level, 0)) for level in due]
 
     def _deliver_head(
         self, now_ms: int, store: MessageStore, level: int, store_again: Callable[[StoredMessage], None]

@@ -10,8 +10,8 @@ connections have their turn.
   is begun at once, before the answers of what is done.
 - A peer that does not read its answers is not served until it does: no further frame of it, not even one that was received
   already, and no held pull, so what is queued for it stays bounded. Pulls that it left parked are given one turn of the loop
-  after another, those of all connections in turn. One that reads nothing for LAG_MS is disconnected, or earlier when all
-  together leave too much unread.
+  after another, those of all connections in turn. One that reads nothing for LAG_MS is disconnected, or for UNREAD_IDLE_MS
+  when all together leave too much unread; then who has more than its even share unread is not served until it has read.
 - A frame that cannot be right ends its connection, as there is no way to find the next one's start.
 - A handler that fails by a bug of ours answers code 1 and is logged; the broker lives.
 - With TLS (tls.py) a connection has its place from its first byte on: the one that has been at its handshake for longest is
@@ -53,6 +53,8 @@ IDLE_SCAN_MS = 10_000
 ROUND_FRAMES_MAX = 32  # about 2 ms of sends
 JOIN_MAX_BYTES = 64 << 10  # pieces up to here are copied together for one write
 LAG_MS = 30_000  # a peer that reads nothing for so long has hung
+UNREAD_IDLE_MS = 10_000  # kernels hold megabytes: from a slow reader's, a part is free every few seconds only
+UNREAD_LOOK_MS = 1_000  # a look at all connections costs some 10 ms with thousands of them
 SAY_AGAIN_MS = 60_000  # one line for each kind of refusal in that time, with their number
 TICK_MIN_MS = 1  # a deadline in the past is served on the next turn of the loop, not in this one for ever
 TICK_MAX_MS = 1_000
@@ -113,6 +115,7 @@ class Edge:
         self.handshakes: dict[TlsConnection, Callable[[], object]] = {}  # oldest first; what ends it
         self.half_frames = PeerBytes()
         self.unread = PeerBytes()
+        self._next_unread_ms = 0
         self._written: set[Connection] = set()
         self._next_channel = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -207,10 +210,16 @@ class Edge:
 
     def bound_unread(self) -> None:
         """Disconnect some of those that do not read, when all answers that wait for that have too many bytes."""
-        if self.unread.are_too_many:
+        if self.unread.are_too_many and (self.now_ms >= self._next_unread_ms or self.unread.are_twice_too_many):
+            self._next_unread_ms = self.now_ms + UNREAD_LOOK_MS
             for channel in [*self.unread.channels]:  # what was read meanwhile, nobody has said
                 self._connections[channel].look_at_unread(self.now_ms)
-            self._end(self.unread.take_largest(self.now_ms), "connection.unread_ended")
+            self._end(self.unread.take_largest(self.now_ms, UNREAD_IDLE_MS), "connection.unread_ended")
+
+    @property
+    def write_high_bytes(self) -> int:
+        """How much a peer may leave unread and be served."""
+        return min(WRITE_HIGH_BYTES, self.unread.even_share_bytes) if self.unread.are_too_many else WRITE_HIGH_BYTES
 
     def _end(self, shares: dict[int, Share], why: str) -> None:
         for channel, share in shares.items():
@@ -405,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             while self.channel is not None and not self.is_lagging and (command := self._reader.next()) is not None:
                 edge.queue(self._serve(now_ms, self.channel, command))
-                if self._out_bytes > WRITE_HIGH_BYTES:
+                if self._out_bytes > edge.write_high_bytes:
                     self.flush()
                 served += 1
                 if served == ROUND_FRAMES_MAX and self._reader.buffered_bytes:
@@ -464,6 +473,9 @@ class Connection(asyncio.BufferedProtocol):
             self.active_ms = self._edge.now_ms
             self.look_at_unread(self.active_ms, written_bytes)
             self._edge.bound_unread()
+            high_bytes = self._edge.write_high_bytes
+            if not self.is_lagging and self._unread_bytes > high_bytes:
+                self._transport.set_write_buffer_limits(high=high_bytes)  # it lags from now on, until it has read
 
     def pause_writing(self) -> None:
         self.is_lagging = True
@@ -474,6 +486,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self.is_lagging = False
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
         now_ms = self._edge.look_at_clock()
         if self.channel is not None:
             self._edge.queue(self.core.channel_full(self.channel, is_full=False))

@@ -30,7 +30,8 @@ class LockTable:
         self._groups: dict[str, dict[MessageQueue, QueueLock]] = {}
 
     def lock(self, now_ms: int, group: str, client_id: str, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
-        """The queues among `queues` that the client holds from now on. Raises UsageError when there is no room for more."""
+        """The queues among `queues` that the client holds from now on. Where there is no room for more, those that it held;
+        raises UsageError when these are none."""
         held = self._groups.get(group, {})
         granted: dict[MessageQueue, QueueLock] = {}
         for queue in queues:
@@ -40,9 +41,12 @@ class LockTable:
         fresh = granted.keys() - held.keys()
         if fresh:
             count = sum(map(len, self._groups.values())) + len(fresh)
-            if count > LOCKS_MAX:
+            if count <= LOCKS_MAX:
+                self._groups[group] = held
+            elif fresh != granted.keys():
+                granted = {queue: lock for queue, lock in granted.items() if queue in held}
+            else:
                 raise UsageError(f"{count} locks of queues: this broker keeps at most {LOCKS_MAX} of all groups")
-            self._groups[group] = held
         held.update(granted)
         return [*granted]
 

@@ -483,9 +483,11 @@ class MessageStore:
         self._storage.replace(CHECKPOINT, checkpoint[1])
         self._storage.replace(CHECKPOINT_OF_GENUINE, for_genuine(self.newest_ms))
 
-    def drop_older_than(self, store_time_ms: int) -> None:
-        """Drop log segments all of whose records were stored before `store_time_ms`; the last one always stays."""
-        self._keep_from(keep_from_by_age(self._log, store_time_ms, partial(segment_stored_ms, self._log)))
+    def drop_older_than(self, store_time_ms: int, kept_from: int | None = None) -> None:
+        """Drop log segments all of whose records were stored before `store_time_ms` and lie before `kept_from`; the last
+        one always stays."""
+        kept_from = self.log_end if kept_from is None else kept_from
+        self._keep_from(keep_from_by_age(self._log, store_time_ms, kept_from, partial(segment_stored_ms, self._log)))
 
     def drop_beyond(self, disk_share: float) -> None:
         """Drop the oldest log segments while log, queues and index take more than this share of the disk; the last one always

@@ -5,6 +5,8 @@
   file system: what the genuine broker counts where several share a disk (getMajorFileSize). Files of others that fill the
   disk are no reason to drop messages.
 - The last segment always stays.
+- What is due to be delivered (delay.py, timers.py) and was not yet, as the broker had been stopped, is not dropped by age
+  before that, unless nothing of it moves for HOLD_MS.
 - Age is by the machine's clock, also where that was set back while the broker ran: a clock that was wrong for a moment must
   not make old for good what nobody has read.
 - A clock that jumps ahead makes everything old at once. After a jump of more than half the retention time, nothing expires by
@@ -76,12 +78,12 @@ def _saved_in(text: bytes | None) -> tuple[int, int] | None:
     return (seen_ms, hold_until_ms) if isinstance(seen_ms, int) and isinstance(hold_until_ms, int) else None
 
 
-def keep_from_by_age(log: StoredFile, store_time_ms: int, time_of: Callable[[int], int | None]) -> int:
-    """The first position to keep when all segments go whose records were stored before `store_time_ms`; `time_of` is the
-    store time of a segment's first record, None when that cannot be read."""
+def keep_from_by_age(log: StoredFile, store_time_ms: int, kept_from: int, time_of: Callable[[int], int | None]) -> int:
+    """The first position to keep when all segments go whose records were stored before `store_time_ms` and lie before
+    `kept_from`; `time_of` is the store time of a segment's first record, None when that cannot be read."""
     keep = log.start
     for start in log.segment_starts()[1:]:
-        if start == log.end:
+        if start == log.end or start > kept_from:
             break
         stored_ms = time_of(start)
         if stored_ms is None:

@@ -58,6 +58,7 @@ from .timers import (
     SavedTimers,
     Timers,
     asks_for_timer,
+    is_by_wall,
     redirect_to_timer,
     timer_due_ms,
 )
@@ -161,6 +162,7 @@ class BrokerState:
         """How far `now_ms`, which never goes back, is ahead of the machine's clock. Ages, and times that clients gave, go by
         the latter."""
         self._clock_back_said = False
+        self._overdue: tuple[int, int] | None = None  # what `_overdue_from` found, and when it did first
         self.stats = PutGetStats()
         self.put_count = 0
         self.get_count = 0
@@ -336,9 +338,33 @@ class BrokerState:
         if guard.look(wall_ms, retention_ms):
             self.store.events.append(("store.nothing_expires_after_a_jump_of_the_clock", {"hold_ms": HOLD_MS}))
         if guard.may_expire(wall_ms):
-            self.store.drop_older_than(wall_ms - retention_ms)
+            self.store.drop_older_than(wall_ms - retention_ms, self._overdue_from(now_ms))
         guard.save()
         return max(guard.hold_until_ms - wall_ms, 0)
+
+    def _overdue_from(self, now_ms: int) -> int:
+        """Where the oldest record is that is due and was not delivered yet; the log's end when there is none, or that was
+        so for HOLD_MS: what cannot be delivered must not fill the disk."""
+        store = self.store
+        due = [(SCHEDULE_TOPIC, *head) for head in self.delays.overdue(now_ms)]
+        first = self.timers.first_overdue(now_ms, self.clock_ahead_ms)
+        if first is not None:
+            due.append((TIMER_TOPIC, 0, first))
+        positions: list[int] = []
+        for topic, queue_id, offset in due:
+            queue = store.queue(topic, queue_id)
+            if queue is not None and queue.min_offset <= offset < queue.max_offset:
+                try:
+                    positions.append(store.entry(queue, offset)[0])
+                except (StorageError, QueueRebuilding):
+                    positions.append(store.log_start)
+        position = min(positions, default=None)
+        if position is None:
+            self._overdue = None
+            return store.log_end
+        if self._overdue is None or self._overdue[0] != position:
+            self._overdue = position, now_ms
+        return position if now_ms - self._overdue[1] < HOLD_MS else store.log_end
 
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
@@ -484,19 +510,18 @@ class BrokerState:
         """False for one whose time has come already. Raises Refused."""
         delay_max_ms = min(self.config.timer_max_delay_sec * 1_000, self.config.retention_ms)
         try:
-            due_ms = timer_due_ms(now_ms, properties, self.clock_ahead_ms)
-            is_legal = due_ms - now_ms <= delay_max_ms and (
-                due_ms > now_ms or PROPERTY_TIMER_DEL_UNIQKEY not in properties
-            )
+            due_ms = timer_due_ms(now_ms, properties)
+            wait_ms = due_ms - now_ms + (self.clock_ahead_ms if is_by_wall(properties) else 0)
+            is_legal = wait_ms <= delay_max_ms and (wait_ms > 0 or PROPERTY_TIMER_DEL_UNIQKEY not in properties)
         except ValueError:
-            due_ms, is_legal = 0, False
+            due_ms, wait_ms, is_legal = 0, 0, False
         if not is_legal:
             raise Refused(
                 ResponseCode.MESSAGE_ILLEGAL,
                 "timer message illegal, the delay time should not be bigger than the max delay "
                 f"{delay_max_ms}ms; or if set del msg, the delay time should be bigger than the current time",
             )
-        if due_ms <= now_ms:
+        if wait_ms <= 0:
             return False
         if len(self.timers) >= self.config.timers_max:
             remark = f"timer message is under flow control, max num limit is {self.config.timers_max}"

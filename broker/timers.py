@@ -3,7 +3,8 @@
 A message with TIMER_DELAY_SEC, TIMER_DELAY_MS or TIMER_DELIVER_MS is stored in rmq_sys_wheel_timer, its delivery time as
 TIMER_OUT_MS, its real topic and queue in properties. When the time has come, it is stored a second time where it belongs, its
 property string unchanged. The genuine broker keeps a wheel of slots of a second; here a heap of times is in memory, and they
-are exact to the millisecond. DELAY wins over a timer.
+are exact to the millisecond. DELAY wins over a timer. A delay is waited for by the broker's clock, which never goes back; a
+time of day (TIMER_DELIVER_MS) by the machine's, however that was set while it waits.
 
 A message with TIMER_DEL_UNIQKEY in the same topic takes back all that wait with its key (RECALL_MESSAGE; a producer's retry
 sends one twice): they are never delivered. None waits longer than retention keeps its record.
@@ -59,13 +60,17 @@ def asks_for_timer(properties: dict[str, str]) -> bool:
     )
 
 
-def timer_due_ms(now_ms: int, properties: dict[str, str], ahead_ms: int) -> int:
-    """When a message that asks for a timer is to be delivered, by a clock that is so far ahead of those of clients. Raises
-    ValueError."""
+def is_by_wall(properties: Mapping[str, str]) -> bool:
+    """Whether the time of a timer message is one of the machine's clock."""
+    return all(name not in properties for name, _ in _UNITS_MS)
+
+
+def timer_due_ms(now_ms: int, properties: dict[str, str]) -> int:
+    """When a message that asks for a timer is to be delivered. Raises ValueError."""
     for name, unit_ms in _UNITS_MS:
         if name in properties:
             return now_ms + int(properties[name]) * unit_ms
-    return int(properties[PROPERTY_TIMER_DELIVER_MS]) + ahead_ms
+    return int(properties[PROPERTY_TIMER_DELIVER_MS])
 
 
 def latest_due_ms(start_ms: int, properties: Mapping[str, str]) -> int | None:
@@ -101,12 +106,13 @@ class Timers:
     """The timer messages that are open, by queue offset."""
 
     def __init__(self) -> None:
-        self._open: dict[int, tuple[int, str]] = {}  # offset -> when it is due, what it is taken back by
+        self._open: dict[int, tuple[int, str, bool]] = {}  # offset -> when it is due, what takes it back, `is_by_wall`
         self._by_key: dict[str, set[int]] = {}
         self._recalls: dict[int, str] = {}  # offset -> what it takes back, while that may be unread
         self._due: list[
             tuple[int, int]
         ] = []  # heap of time and offset; what was taken back is skipped, or left out anew
+        self._due_by_wall: list[tuple[int, int]] = []  # the same for times of the machine's clock
         self._end = 0  # offsets below it are open or done
         self._loaded: _TimerDocument | None = None
         self._journalled: set[int] = set()  # what the journal says besides
@@ -127,6 +133,7 @@ class Timers:
         self._by_key.clear()
         self._recalls.clear()
         self._due.clear()
+        self._due_by_wall.clear()
         self._closed.clear()
         queue = store.queue(TIMER_TOPIC, 0)
         if queue is None:
@@ -174,12 +181,12 @@ class Timers:
         due_ms = _out_ms(properties)
         if start_ms is not None and (latest_ms := latest_due_ms(start_ms, properties)) is not None:
             due_ms = min(due_ms, latest_ms)
-        self._add(offset, due_ms, key)
+        self._add(offset, due_ms, key, by_wall=is_by_wall(properties))
 
-    def _add(self, offset: int, due_ms: int, key: str) -> None:
-        self._open[offset] = due_ms, key
+    def _add(self, offset: int, due_ms: int, key: str, *, by_wall: bool = False) -> None:
+        self._open[offset] = due_ms, key, by_wall
         self._by_key.setdefault(key, set()).add(offset)
-        heappush(self._due, (due_ms, offset))
+        heappush(self._due_by_wall if by_wall else self._due, (due_ms, offset))
 
     def _take_late(self, offset: int, properties: Mapping[str, str], now_ms: int) -> None:
         """The first that is due could not be read when this process began, and can be now."""
@@ -192,10 +199,11 @@ class Timers:
             self._closed.append(offset)
         self._end_recalls()
 
-    def _put_off(self, due_ms: int) -> None:
+    def _put_off(self, offset: int, due_ms: int) -> None:
         """The first that is due waits until then."""
-        _, offset = heappop(self._due)
-        self._open[offset] = due_ms, self._open[offset][1]
+        _, key, by_wall = self._open[offset]
+        heappop(self._due_by_wall if by_wall else self._due)
+        self._open[offset] = due_ms, key, False
         heappush(self._due, (due_ms, offset))
 
     def _end_recalls(self) -> None:
@@ -216,17 +224,36 @@ class Timers:
         self._forget(offset)
         self._closed.append(offset)
         self._end_recalls()
-        if len(self._due) > 2 * len(self._open):
-            self._due = [(due_ms, still) for still, (due_ms, _) in self._open.items()]
-            heapify(self._due)
+        if len(self._due) + len(self._due_by_wall) > 2 * len(self._open):
+            for heap, is_its in ((self._due, False), (self._due_by_wall, True)):
+                heap[:] = [(due_ms, still) for still, (due_ms, _, by_wall) in self._open.items() if by_wall == is_its]
+                heapify(heap)
 
-    def next_due_ms(self) -> int | None:
-        while self._due and self._due[0][1] not in self._open:
-            heappop(self._due)
-        return max(self._due[0][0], self._paused_until_ms) if self._due else None
+    def next_due_ms(self, ahead_ms: int = 0) -> int | None:
+        """When `deliver` has something to do again, by a clock that is so far ahead of the machine's."""
+        first = self._first(ahead_ms)
+        return None if first is None else max(first[0], self._paused_until_ms)
+
+    def _first(self, ahead_ms: int) -> tuple[int, int] | None:
+        """When the first one is due, and its offset."""
+        for heap in (self._due, self._due_by_wall):
+            while heap and heap[0][1] not in self._open:
+                heappop(heap)
+        by_wall = ((due_ms + ahead_ms, offset) for due_ms, offset in self._due_by_wall[:1])
+        return min((*self._due[:1], *by_wall), default=None)
+
+    def first_overdue(self, now_ms: int, ahead_ms: int) -> int | None:
+        """The lowest offset of what is due and was not delivered yet."""
+        due = (at for at, (due_ms, _, by_wall) in self._open.items() if due_ms + by_wall * ahead_ms <= now_ms)
+        return min(due, default=None)
 
     def deliver(
-        self, now_ms: int, store: MessageStore, store_again: Callable[[StoredMessage], None], batch_max: int
+        self,
+        now_ms: int,
+        store: MessageStore,
+        store_again: Callable[[StoredMessage], None],
+        batch_max: int,
+        ahead_ms: int = 0,
     ) -> int:
         """Hand every message that is due, at most `batch_max`, to `store_again`; returns how many there were.
 
@@ -236,8 +263,13 @@ class Timers:
         """
         count = 0
         unread: list[StorageError] = []
-        while count < batch_max and (due_ms := self.next_due_ms()) is not None and due_ms <= now_ms:
-            offset = self._due[0][1]
+        while (
+            count < batch_max
+            and self._paused_until_ms <= now_ms
+            and (first := self._first(ahead_ms)) is not None
+            and first[0] <= now_ms
+        ):
+            offset = first[1]
             self._paused_until_ms = now_ms + FAILURE_PAUSE_MS  # unless all goes well
             try:
                 message = store.message_in(TIMER_TOPIC, 0, offset)
@@ -245,7 +277,7 @@ class Timers:
                 if not is_of_a_place(error):
                     raise
                 self._paused_until_ms = 0
-                self._put_off(now_ms + FAILURE_PAUSE_MS)
+                self._put_off(offset, now_ms + FAILURE_PAUSE_MS)
                 unread.append(error)
                 if len(unread) == TRIED_MAX:
                     break
@@ -254,7 +286,7 @@ class Timers:
                 self._take_late(offset, message.properties, now_ms)
                 continue
             if message is None:
-                store.events.append(("store.timer_message_gone", {"queue_offset": offset}))
+                self._close_gone(store, offset)
             else:
                 try:
                     store_again(real_message(message))
@@ -267,6 +299,15 @@ class Timers:
         if unread:
             raise unread[0]
         return count
+
+    def _close_gone(self, store: MessageStore, offset: int) -> None:
+        """The one at `offset` is gone; all whose records were dropped with its are, and one event has their number."""
+        first_kept = store.min_offset(TIMER_TOPIC, 0)
+        gone = {offset, *(still for still in self._open if still < first_kept)}
+        fields: dict[str, object] = {"queue_offset": min(gone), "count": len(gone)}
+        store.events.append(("store.timer_message_gone", fields))
+        for each in sorted(gone):
+            self._close(each)
 
     def take_closed(self) -> list[int]:
         """Offsets of what was delivered or taken back since the last call."""

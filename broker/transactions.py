@@ -145,14 +145,14 @@ class Transactions:
             if half is None:
                 self._add(offset, _position(store, offset), now_ms, first_op)
             else:
-                self._add_half(offset, half, now_ms, first_op)
+                waits_until_ms = min(half.born_timestamp_ms, now_ms) + self.immunity_ms(half)
+                # Its producer may start just now, too.
+                self._add(offset, half.physical_offset, max(waits_until_ms, now_ms + self._timeout_ms), first_op)
 
     def stored(self, born_ms: int, half: StoredMessage, store: MessageStore) -> None:
         """A half message was stored."""
-        self._add_half(half.queue_offset, half, born_ms, store.max_offset(OP_TOPIC, 0))
-
-    def _add_half(self, offset: int, half: StoredMessage, from_ms: int, op_offset: int) -> None:
-        self._add(offset, half.physical_offset, from_ms + self.immunity_ms(half), op_offset)
+        due_ms = born_ms + self.immunity_ms(half)
+        self._add(half.queue_offset, half.physical_offset, due_ms, store.max_offset(OP_TOPIC, 0))
 
     def _add(self, offset: int, physical_offset: int, due_ms: int, op_offset: int) -> None:
         self._open[offset] = _Open(physical_offset, due_ms, op_offset)

@@ -26,7 +26,7 @@ from ...remoting.properties import (
 from ...remoting.stored import StoredMessage
 from ..refusal import Refused
 from ..state import BrokerState, Call
-from ..timers import recall_key
+from ..timers import is_by_wall, recall_key
 
 CODES = (RequestCode.RECALL_MESSAGE,)
 TAG = "_RECALL_TAG_"
@@ -41,6 +41,8 @@ def handle_of(state: BrokerState, stored: StoredMessage, unique: str) -> str | N
     topic = stored.properties.get(PROPERTY_REAL_TOPIC)
     if due_ms is None or topic is None:
         return None
+    if not is_by_wall(stored.properties):  # a client compares it with its own clock, and so does `handle`
+        due_ms = str(int(due_ms) - state.clock_ahead_ms)
     return base64.urlsafe_b64encode(f"{VERSION} {topic} {state.config.name} {due_ms} {unique}".encode()).decode()
 
 
@@ -57,13 +59,13 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if found.broker_name != state.config.name:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
-    if not 0 < due_ms - call.now_ms < state.config.timer_max_delay_sec * 1_000:
+    if not 0 < due_ms - (call.now_ms - state.clock_ahead_ms) < state.config.timer_max_delay_sec * 1_000:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     properties = {
         PROPERTY_TAGS: TAG,
         PROPERTY_TIMER_DEL_UNIQKEY: recall_key(found.topic, found.message_id),
         PROPERTY_UNIQ_KEY: found.message_id,
-        PROPERTY_TIMER_DELIVER_MS: str(due_ms - state.clock_ahead_ms),
+        PROPERTY_TIMER_DELIVER_MS: str(due_ms),
         PROPERTY_PRODUCER_GROUP: request.producer_group or "",
     }
     host, _, port = call.address.rpartition(":")

@@ -342,7 +342,8 @@ def test_locks_of_all_groups_are_bounded():
         locks.lock(0, f"g{number}", "c1", queues)
     with pytest.raises(UsageError, match="at most"):
         locks.lock(1, "more", "c1", queues[:1])
-    assert locks.lock(60_000, "g0", "c1", queues) == queues, "those that are there are confirmed"
+    another = MessageQueue("T", "broker-a", 1_000)
+    assert locks.lock(60_000, "g0", "c1", [*queues, another]) == queues, "those that are there are confirmed"
     locks.expire(60_001)
     assert locks.lock(60_001, "more", "c1", queues) == queues
 

@@ -289,7 +289,7 @@ def test_a_timer_message_that_the_disk_cannot_read_holds_up_no_other_for_long(br
         broker.start()
     seconds(broker, 5 + PATIENCE_STEPS)
     assert firsts(broker) == [b"1", b"2", b"3", b"4"]
-    assert ("store.timer_message_gone", {"queue_offset": 0}) in broker.core.state.store.events
+    assert ("store.timer_message_gone", {"queue_offset": 0, "count": 1}) in broker.core.state.store.events
 
 
 def test_a_timer_message_that_can_be_read_again_after_a_start_is_not_delivered_too_early(broker):

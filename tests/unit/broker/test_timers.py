@@ -93,6 +93,67 @@ def test_a_time_of_day_is_that_of_the_machines_clock_where_the_brokers_is_ahead(
     assert bodies(broker) == [b"x"]
 
 
+@pytest.mark.parametrize("ahead_ms", [(0, 3_600_000), (3_600_000, 0)])
+def test_a_time_of_day_is_waited_for_however_the_clock_is_set_meanwhile(broker, ahead_ms):
+    """A clock set back by mistake and put right made it late, one that was ahead for a moment early."""
+    wall_ms = broker.now_ms - ahead_ms[0]
+    broker.core.state.clock_ahead_ms = ahead_ms[0]
+    assert broker.send(properties={"TIMER_DELIVER_MS": str(wall_ms + 7_200_000)}).code == 0
+    broker.later(1_800_000)
+    broker.later(3_600_000 if ahead_ms[1] else 0)
+    broker.core.state.clock_ahead_ms = ahead_ms[1]
+    broker.later(wall_ms + 7_200_000 - (broker.now_ms - ahead_ms[1]) - 1)
+    assert bodies(broker) == []
+    broker.later(1)
+    assert bodies(broker) == [b"x"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("TIMER_DELIVER_MS", None), ("TIMER_DELAY_SEC", "216000")])
+def test_a_message_is_taken_back_after_a_restart_with_the_right_clock(broker, name, value):
+    wall_ms = broker.now_ms
+    broker.later(DAY_MS)
+    broker.core.state.clock_ahead_ms = DAY_MS
+    sent = broker.send(properties={name: value or str(wall_ms + 216_000_000), "UNIQ_KEY": "K1"})
+    assert int(decode_handle(handle_of(sent)).deliver_at_ms) == wall_ms + 216_000_000
+    broker.now_ms = wall_ms + 2_000
+    broker.crash()
+    assert recall(broker, handle_of(sent)).code == 0
+    broker.later(3 * DAY_MS)
+    assert bodies(broker) == []
+
+
+@pytest.mark.parametrize("properties", [{"DELAY": "2"}, {"TIMER_DELAY_SEC": "7200"}])
+def test_what_waits_as_long_as_messages_are_kept_is_delivered_after_a_stop(make, properties):
+    """What was due and older than retention was dropped before it was delivered."""
+    broker = make(
+        message_delay_level="1s 2h", retention_ms=7_200_000, mapped_file_size_commit_log=4_096, deliver_batch_max=1
+    )
+    for _ in range(60):
+        broker.send(properties=properties, body=bytes(200))
+    for _ in range(11):
+        broker.later(600_000)
+    broker.core.stop()
+    broker.now_ms += 1_800_000
+    broker.start()
+    for _ in range(60):
+        broker.later(60_000)
+    assert len(bodies(broker)) == 60
+    assert broker.core.state.store.log_start > 0, "what was delivered is dropped"
+
+
+def test_what_cannot_be_delivered_is_dropped_an_hour_later_and_counted(make):
+    broker = make(retention_ms=7_200_000, mapped_file_size_commit_log=4_096)
+    for _ in range(60):
+        broker.send(properties={"TIMER_DELAY_SEC": "7200"}, body=bytes(200))
+    state = broker.core.state
+    for half_hours in range(7):
+        state.expire_by_age(broker.now_ms + half_hours * 1_800_000 + 1)
+        assert (state.store.log_start == 0) == (half_hours < 6)
+    broker.later(3 * 3_600_000 + 2)
+    (event,) = [fields for name, fields in state.store.events if name == "store.timer_message_gone"]
+    assert (event["queue_offset"], event["count"] + len(bodies(broker))) == (0, 60)
+
+
 def test_times_are_kept_in_their_order_not_that_of_the_sends(broker):
     for delay_ms in (3_000, 1_000, 2_000):
         broker.send(body=b"%d" % delay_ms, properties={"TIMER_DELAY_MS": str(delay_ms)})

@@ -128,6 +128,20 @@ def test_an_immunity_ends_with_retention(broker):
     assert len(questions(broker.later(1_000))) == 1
 
 
+def test_an_immunity_does_not_begin_anew_at_each_start(broker):
+    """One of 60 hours was never asked for, as retention took it before."""
+    send_half(broker, CHECK_IMMUNITY_TIME_IN_SECONDS=str(60 * 3_600))
+    for hours in (30, 25):
+        broker.later(hours * 3_600_000)
+        broker.crash()
+    broker.heartbeat()
+    assert not questions(broker.later(5 * 3_600_000 - 1_000))
+    broker.crash()
+    broker.heartbeat()
+    assert not questions(broker.later(5_000)), "a producer that starts with the broker has its time"
+    assert len(questions(broker.later(1_000))) == 1
+
+
 def test_what_ended_long_before_its_immunity_is_not_kept():
     broker = Driver(BrokerConfig(), MemoryStorage())
     for _ in range(50):
