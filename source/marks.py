@@ -13,7 +13,9 @@
 - A mark may lie further back: a replica gave no newer one, or it is from an early version. While it is there the queue is
   the same, and if that is shorter now than what was read, reading goes on at its end.
 - Where retention has deleted the message that would be the mark, and none was kept before, the mark is that nothing was
-  there (`Mark.stored_ms`): a message that is there later, and is not older, is of another queue.
+  there (`Mark.stored_ms`): a message that is there later, and is not older, is of another queue. 4.9 does not move the
+  first offset of a queue when all of it is deleted (ConsumeQueue.java, correctMinOffset): its messages cannot be read.
+  What a replica does not have proves nothing: its master may keep more.
 - A process that has seen the queue, and sees it shorter, goes on no later than at what was stored since it last looked: what
   a broker whose clock is behind stored before it reached the mark's time is not passed over.
 """
@@ -29,6 +31,8 @@ from .offsets import Mark, Marks, Offsets, names
 from .positions import Facts, shorter
 
 ANEW, LOST_END = "the topic was made anew", "a broker lost the queue's end"
+Overtaken = dict[MessageQueue, tuple[int, Mark]]
+"""Where a mark should be, and the one that the batch leaves."""
 SOUND_S = 60.0
 """A look costs a pull of one message, which may be large, and there are ten looks a second. A queue that is as long as before
 is nearly always the same; one that lost its end and was filled to the same length is found out after this time, or when the
@@ -134,30 +138,36 @@ def left(
 ) -> Marks:
     """The marks that go into the checkpoint with `ends`. `stored_ms`: when the messages at `places_of_new` were stored.
 
-    Else the marks before, if reading stays behind them. Else, where retention has deleted all up to the end, that nothing is
-    there: what was deleted is older than `deleted_ms`.
+    Else the marks before, if reading stays behind them. Else, where a master has nothing there, that it was deleted: it is
+    older than `deleted_ms`.
     """
     new = {queue: Mark(ends[queue] - 1, ms) for queue, ms in stored_ms.items() if ms is not None}
     known = {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue]} | new
     return known | {
         queue: Mark(end - 1, -deleted_ms)
         for queue, end in ends.items()
-        if queue not in known and queue in facts and 0 < end <= facts[queue].minimum
+        if queue not in known
+        and queue in facts
+        and facts[queue].final
+        and (0 < end <= facts[queue].minimum or stored_ms.get(queue, 0) is None)
     }
 
 
-def overtaken(start: Offsets, ends: Offsets, marks: Marks, new: Marks, facts: Mapping[MessageQueue, Facts]) -> bool:
-    """Whether a queue changed between the look and the marks that a batch leaves, `new`: the message before its end was there
-    and is not any more, or the stream goes back to behind one that is younger than what was read."""
-    return any(
-        facts[queue].final
-        and (
-            (mark := new.get(queue)) is None
-            or mark.offset != place
-            or (queue in marks and place < marks[queue].offset and mark.latest_ms > marks[queue].latest_ms)
-        )
+def overtaken(
+    start: Offsets, ends: Offsets, marks: Marks, new: Marks, facts: Mapping[MessageQueue, Facts]
+) -> Overtaken:
+    """The queues that may have changed between the look and the marks that a batch leaves, `new`: the message before its end
+    should be there and is not, or the stream goes back to behind one that is younger than what was read."""
+    return {
+        queue: (place, new[queue])
         for queue, place in places_of_new(start, ends, marks, facts).items()
-    )
+        if facts[queue].final
+        and (
+            new[queue].offset != place
+            or new[queue].stored_ms < 0
+            or (queue in marks and place < marks[queue].offset and new[queue].latest_ms > marks[queue].latest_ms)
+        )
+    }
 
 
 def unmarked(ends: Offsets, new: Marks, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:

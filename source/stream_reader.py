@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -36,6 +37,7 @@ from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
 from .looking import Looker
 from .marks import (
+    Overtaken,
     Sound,
     goes_on,
     gone,
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
 LOOK_INTERVAL_S = 0.1
 SPARE_MS = 60_000
 """How far the clocks of brokers and of this host may be apart."""
+CHANGES_MAX = 60
+"""Looks in a row that each find other queues than the one before. A topic is made anew once."""
 
 _log = get_logger("rocketcrew.source")
 
@@ -66,6 +70,16 @@ _log = get_logger("rocketcrew.source")
 def wall_ms() -> int:
     """Milliseconds since 1970."""
     return time.time_ns() // 1_000_000
+
+
+@dataclass(slots=True)
+class Tries:
+    """How often it was looked again for one batch, by why."""
+
+    changed: int = 0
+    unmarked: int = 0
+    overtaken: int = 0
+    last: Overtaken = field(default_factory=Overtaken)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -154,50 +168,64 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = self._next_end(link, looker, start, limit)
         return self._planned
 
-    def _next_end(
-        self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit, tries: int = 0
-    ) -> dict[str, Any]:
-        """`tries`: looks before this one that left something open."""
+    def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin, marks = from_json(start), marks_from_json(start)
         if self._reports and self._may_report(start):
             link.run(self._report(looker, begin))
-        now_ms = self._wall_ms()
-        ends = self._look(lambda: link.run(self._ends(looker, begin, marks)))
-        self._latest = dict(ends)
-        ends = self._chosen(start, begin, ends, limit)
-        planned = start
-        # Also an empty first batch says where it began. Once: the next one starts with that.
-        if ends != begin or (begin and self._is_first(start, begin)):
+        tries = Tries()
+        while True:
+            now_ms = self._wall_ms()
+            ends = self._look(lambda: link.run(self._ends(looker, begin, marks)))
+            self._latest = dict(ends)
+            ends = self._chosen(start, begin, ends, limit)
+            planned = start
+            # Also an empty first batch says where it began. Once: the next one starts with that.
+            if ends == begin and not (begin and self._is_first(start, begin)):
+                break
             planned = link.run(self._marked(looker, start, ends))
             changed = link.run(self._changed(looker, begin, marks, ends))
             for queue in changed:
                 self._sound.pop(queue, None)
-            again = self._is_open(start, ends, marks_from_json(planned), tries)
-            if changed or again:  # the next look finds it out
-                return self._next_end(link, looker, start, limit, tries + again)
+            if not self._is_open(start, ends, marks_from_json(planned), changed, tries):
+                break
         self._seen_ms.update(dict.fromkeys(self._facts, now_ms))  # not before: what an open look saw, none has planned
         if ends != begin:
             self._batch_s = self._clock()
         return planned
 
-    def _is_open(self, start: dict[str, Any], ends: Offsets, new: Marks, tries: int) -> bool:
+    def _is_open(self, start: dict[str, Any], ends: Offsets, new: Marks, changed: Marks, tries: Tries) -> bool:
         """Whether it must be looked again before a batch may end there, after some time. Raises UnreachableError.
 
         A first batch waits for the marks of all its queues. Without them nobody would know that it is another message which
         stands in a queue where the stream began. A later one has those of the batch before it.
         """
         begin, options = from_json(start), self._reading.options
+        if changed:  # the next look finds it out
+            tries.changed += 1
+            if tries.changed > CHANGES_MAX:
+                raise UnreachableError(
+                    min(changed).broker_name,
+                    f"{names(changed)} had other messages at each of {CHANGES_MAX} looks than the brokers said before",
+                )
+            return True
         missing = unmarked(ends, new, self._facts) if self._is_first(start, begin) else []
-        if missing and tries >= options.retries:
-            raise UnreachableError(
-                missing[0].broker_name,
-                f"no master says what is before the place where the stream begins in {names(missing)}: see that one runs,"
-                " then start the query again",
-            )
-        late = tries < LOST_TRIES_MAX and overtaken(begin, ends, marks_from_json(start), new, self._facts)
-        if missing or late:
+        if missing:
+            what = f"no master says what is before the place where the stream begins in {names(missing)}: see that one runs"
+            if tries.unmarked >= options.retries:
+                raise UnreachableError(missing[0].broker_name, f"{what}, then start the query again")
+            if not tries.unmarked:
+                _log.warning("asked_again", error=what, after_ms=options.retry_interval_ms)
+            tries.unmarked += 1
+        late = overtaken(begin, ends, marks_from_json(start), new, self._facts)
+        # An offset without a message (a compacted topic) is so at the next look as well, and the mark before stays. Where
+        # there is none before, what cannot be read is taken for deleted: only after a while.
+        nothing = any(mark.offset == place and mark.stored_ms < 0 for place, mark in late.values())
+        again = bool(late) and tries.overtaken < LOST_TRIES_MAX and (nothing or late != tries.last)
+        tries.overtaken += again
+        tries.last = late
+        if missing or (again and nothing):
             time.sleep(options.retry_interval_ms / 1000)
-        return bool(missing) or late
+        return bool(missing) or again
 
     def _chosen(self, start: dict[str, Any], begin: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
         """What of it the next batch takes."""
@@ -277,11 +305,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(ends, new, self._kept_group(start), begin if self._is_first(start, begin) else None)
 
     def _found(self, marks: Marks, stored_ms: Mapping[MessageQueue, int | None], at_s: float) -> None:
-        """Remember the marks that were there."""
+        """Remember the marks that were there, and those of nothing where still nothing is."""
         self._sound |= {
             queue: Sound(marks[queue], self._facts[queue].maximum, at_s)
             for queue, ms in stored_ms.items()
-            if ms is not None and marks[queue].fits(ms)
+            if queue in marks and (marks[queue].stored_ms < 0 if ms is None else marks[queue].fits(ms))
         }
 
     def _is_first(self, start: dict[str, Any], begin: Offsets) -> bool:

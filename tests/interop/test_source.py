@@ -14,7 +14,11 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
+from fault_servers import run_site
+from harness import patient_producer, send_numbers
+from needs import need_jars
 from reading import wait_until_readable
 from servers import VERSIONS, Servers
 
@@ -29,7 +33,7 @@ from rocketcrew.source.batch_reader import BatchReader
 from rocketcrew.source.connections import shared
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.looking import Looker
-from rocketcrew.source.offsets import from_json
+from rocketcrew.source.offsets import from_json, marks_from_json
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
@@ -154,3 +158,33 @@ def test_a_sink_on_genuine_brokers(access: Access) -> None:
         row for row in rows_of(BatchReader(reading(access, topic))) if row["keys"] and row["keys"].startswith("job")
     ]
     assert sorted((row["body"], row["keys"]) for row in rows) == [(b"x", "job-0-0-0"), (b"y", "job-0-0-1")]
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_a_queue_emptied_by_retention_is_known_again_when_its_topic_is_made_anew(version: str, tmp_path: Path) -> None:
+    """4.9 leaves its first offset where it was."""
+    need_jars(version)
+    file_bytes, name = 1 << 20, "broker-old"
+    settings = {"brokerName": "broker-a", "mappedFileSizeCommitLog": file_bytes}
+    with run_site(version, tmp_path) as site:
+        site.make_whole(name, settings=settings)
+        for topic in ("gone", "busy"):
+            site.create_topic(topic, 1)
+        send_numbers(site, "gone", range(10))
+        with patient_producer(site, compress_from_bytes=file_bytes) as producer:
+            producer.send_many(OutgoingMessage("busy", b"0".ljust(16_000)) for _ in range(file_bytes // 16_000 + 20))
+        site.broker(name).stop()
+        min((site.folder / name / "store" / "commitlog").iterdir()).unlink()
+        site.make_whole(name, settings=settings)
+        reader = StreamReader(reading(access_to(site.name_server), "gone", streaming=True, startingOffsets="latest"))
+        begin = reader.initialOffset()
+        end = reader.latestOffset(begin, ReadAllAvailable())
+        assert list(from_json(end).values()) == [10]
+        assert [mark.offset for mark in marks_from_json(end).values() if mark.stored_ms < 0] == [9]
+        site.admin("deleteTopic", "-c", "DefaultCluster", "-t", "gone", "-n", site.name_server)
+        site.create_topic("gone", 1)
+        send_numbers(site, "gone", range(100, 115))
+        wait_until_readable(access_to(site.name_server), "gone", 15)
+        with pytest.raises(DataLossError, match="the topic was made anew since it was read"):
+            reader.latestOffset(end, ReadAllAvailable())
+        shared.close()

@@ -125,7 +125,9 @@ def test_the_marks_that_a_batch_leaves() -> None:
     assert left(marks, ends, facts, {Q0: 200}, 50) == {Q0: Mark(5, 200), Q1: nothing_at_4, Q2: Mark(6, 100)}
     assert left(marks, ends, facts, {Q0: None}, 50) == {Q0: Mark(1, 100), Q1: nothing_at_4, Q2: Mark(6, 100)}
     assert left({}, {Q1: 5, Q2: 0, Q3: 3}, facts, {}, 50) == {Q1: nothing_at_4}, "one at its first message, one away"
-    assert left({}, {Q1: 6}, facts, {Q1: None}, 50) == {}, "it was there a moment ago"
+    assert left({}, {Q1: 6}, facts, {Q1: None}, 50) == {Q1: Mark(5, -50)}, "the first offset of an emptied queue stays"
+    replica = {Q1: Facts(5, 9, final=False)}
+    assert left({}, {Q1: 5}, replica, {}, 50) == left({}, {Q1: 6}, replica, {Q1: None}, 50) == {}, "its master has more"
     assert places_of_new({}, {Q2: 0}, {}, facts) == {}, "it enters with nothing read"
     assert places_of_new({Q2: 7}, {Q2: 7}, {}, facts) == {Q2: 6}, "it has no mark yet"
 
@@ -135,14 +137,18 @@ def test_what_happened_between_the_look_and_the_marks_is_seen() -> None:
     for end, new, expected in (
         (9, Mark(8, 200), False),
         (9, Mark(7, 100), True),  # what was at 8 is not there any more
-        (9, None, True),
+        (9, Mark(8, -50), True),  # nor is another
         (8, Mark(7, 100), False),  # nothing to read
         (6, Mark(5, 90), False),  # the end was lost
         (6, Mark(5, 101), True),  # that was not read
     ):
-        assert overtaken({Q0: 8}, {Q0: end}, marks, {} if new is None else {Q0: new}, facts) == expected, (end, new)
-    assert overtaken({Q0: 8}, {Q0: 8}, {}, {}, facts), "it has no mark yet"
-    assert not overtaken({Q0: 8}, {Q0: 9}, marks, marks, {Q0: Facts(0, 9, final=False)}), "a replica lags"
+        late = {Q0: (end - 1, new)} if expected else {}
+        assert overtaken({Q0: 8}, {Q0: end}, marks, {Q0: new}, facts) == late, (end, new)
+    nothing = {Q0: Mark(7, -50)}
+    assert overtaken({Q0: 8}, {Q0: 8}, {}, nothing, facts) == {Q0: (7, nothing[Q0])}, "it had no mark"
+    assert overtaken({Q0: 8}, {Q0: 8}, nothing, nothing, facts) == {}, "it has one"
+    assert overtaken({Q0: 8}, {Q0: 9}, marks, marks, {Q0: Facts(0, 9, final=False)}) == {}, "a replica lags"
+    assert overtaken({Q0: 8}, {Q0: 8}, {}, {}, {Q0: Facts(0, 9, final=False)}) == {}
 
 
 def test_queues_that_nobody_would_know_again() -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog.testing
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from rocketcrew.broker.server import EmbeddedBroker
@@ -52,6 +55,10 @@ class Cluster:
         self.has = 1 << 40
         """How many messages of the queue have arrived at the replica that answers."""
         self.all = 10
+        self.minimum = 0
+        self.unreadable = set[int]()
+        self.looks = 0
+        """How often the queue's end was asked for."""
         self.after = 0
         """How many pauses of a reader it lasts until everything is as it should be."""
         self.shown: Shown = lambda route: route
@@ -77,15 +84,17 @@ class Cluster:
         self.broker.name_server_intercepts.append(self._route)
 
     def _answer(self, command: Command) -> Command | None:
-        if self.pauses >= self.after > 0:
+        if self.pauses >= self.after > 0 or command.fields.get("queueId") != "0":
             return None
         if command.code in (RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET):
-            offset = min(self.has, self.all) if command.code == RequestCode.GET_MAX_OFFSET else 0
+            ends = command.code == RequestCode.GET_MAX_OFFSET
+            self.looks += ends
+            offset = min(self.has, self.all) if ends else self.minimum
             return command.response(ResponseCode.SUCCESS, {"offset": str(offset)})
         if command.code != RequestCode.PULL_MESSAGE:
             return None
         asked = PullRequest.from_fields(command.fields).queue_offset
-        if asked < self.has:
+        if asked < self.has and asked not in self.unreadable:
             return None
         # What a slave says of an offset that it does not have: 21 becomes 20 there (PullMessageProcessor.java).
         fields = PullResponse(0, asked, 0, self.has).to_fields()
@@ -260,6 +269,89 @@ def test_a_first_batch_waits_for_a_master_where_a_replica_lacks_what_is_before_i
                 stream.latestOffset(begin, ReadAllAvailable())
     end = stream.latestOffset(begin, ReadAllAvailable())
     assert (from_json(end), marks_from_json(end)[QUEUE].offset) == ({QUEUE: 10}, 9)
+
+
+def test_a_queue_emptied_by_retention_whose_first_offset_stays_is_known_again_and_looked_at_once(
+    cluster: Cluster, access: Access
+) -> None:
+    """So it is on 4.9."""
+    options = {
+        "assign": '{"orders": {"broker-a": [0, 1]}}',
+        "startingOffsets": '{"orders": {"broker-a": {"0": 10, "1": 0}}}',
+    }
+    cluster.unreadable = set(range(10))
+    clock = Clocks()
+    stream = StreamReader(reading(access, streaming=True, **options), clock, lambda: 500_000)
+    end, looks = stream.initialOffset(), list[int]()
+    for _ in range(3):
+        with SyncProducer(access, send_timeout_ms=PATIENT_MS) as producer:
+            producer.send(OutgoingMessage(TOPIC, b"other"), selector=to_queue(QUEUE._replace(queue_id=1)))
+        cluster.looks = 0
+        end = stream.latestOffset(end, ReadAllAvailable())
+        looks.append(cluster.looks)
+    assert (looks, marks_from_json(end)[QUEUE]) == ([4, 1, 1], Mark(9, -440_000))
+    cluster.unreadable = set()  # the topic is made anew, and is as long as before
+    clock.now_s += 60
+    with pytest.raises(
+        DataLossError, match="queue 0 of topic orders on broker-a: the topic was made anew since it was"
+    ):
+        stream.latestOffset(end, ReadAllAvailable())
+    again = StreamReader(reading(access, streaming=True, failOnDataLoss="false", **options), Clocks())
+    assert from_json(again.latestOffset(end, ReadAllAvailable()))[QUEUE] == 0
+
+
+def test_an_offset_without_a_message_is_looked_at_once_more(cluster: Cluster, access: Access) -> None:
+    """Of a compacted topic, say."""
+    cluster.unreadable = {1, 3, 5, 7, 9}
+    stream = StreamReader(reading(access, streaming=True, startingOffsets="earliest"), Clocks())
+    end, seen = stream.initialOffset(), list[tuple[int, int, int]]()
+    for _ in range(4):
+        cluster.looks = 0
+        end = stream.latestOffset(end, ReadMaxRows(3))
+        seen.append((from_json(end)[QUEUE], marks_from_json(end)[QUEUE].offset, cluster.looks))
+    assert seen == [(3, 2, 1), (6, 2, 2), (9, 8, 1), (10, 8, 2)]
+
+
+def test_what_a_replica_has_deleted_its_master_may_have(cluster: Cluster, access: Access) -> None:
+    cluster.shown, cluster.minimum = acting_master, 10
+    stream = StreamReader(reading(access, streaming=True), Clocks())
+    with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on broker-a"):
+        stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+
+
+class Depths(Clocks):
+    """Keeps from how deep the test's thread asks for the time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[int]()
+        self._thread = threading.get_ident()
+
+    def __call__(self) -> float:
+        if threading.get_ident() == self._thread:
+            self.found.add(len(inspect.stack(0)))
+        return super().__call__()
+
+
+def test_a_first_batch_that_waits_for_long_says_so_once_and_goes_no_deeper(cluster: Cluster, access: Access) -> None:
+    cluster.shown, cluster.has = acting_master, 8
+    options = reading(access, streaming=True, startingOffsets='{"orders": {"broker-a": {"0": 10}}}', numRetries="20")
+    clock = Depths()
+    stream = StreamReader(options, clock)
+    begin = stream.initialOffset()
+    with structlog.testing.capture_logs() as lines, pytest.raises(UnreachableError, match="no master says"):
+        stream.latestOffset(begin, ReadAllAvailable())
+    assert [line["event"] for line in lines] == ["asked_again"]
+    assert "begins in queue 0 of topic orders on broker-a: see" in lines[0]["error"]
+    assert max(clock.found) - min(clock.found) < 10
+
+
+def test_a_queue_that_is_another_one_at_each_look_is_an_error_in_the_end(cluster: Cluster, access: Access) -> None:
+    """Its first offset says that the mark was deleted, and yet another message is there."""
+    cluster.minimum, cluster.all = 10, 11
+    stream = StreamReader(reading(access, streaming=True), Clocks())
+    with pytest.raises(UnreachableError, match="queue 0 of topic orders on broker-a had other messages at each of 60"):
+        stream.latestOffset(to_json({QUEUE: 10}, {QUEUE: Mark(9, 5)}), ReadAllAvailable())
 
 
 def test_a_queue_that_was_made_anew_is_read_from_its_first_message_in_batches_of_the_limit(
