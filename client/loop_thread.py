@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import uvloop
 
 from ..remoting.errors import UsageError
-from .own_process import OwnProcess
+from .own_process import OwnProcess, allocate_lock
 
 T = TypeVar("T")
 
@@ -56,7 +56,7 @@ class LoopThread:
         self.process = OwnProcess(f"thread ({name})")
         self.process.enter()
         self._loop = _Loop()
-        self._claim = threading.Lock()
+        self._claim = allocate_lock()
         """Whoever takes it has the loop: the thread runs it, or `close` ends it first, and a thread that comes later does
         nothing. Nobody else knows: an exception from a signal may come in the middle of a start."""
         self._thread: Begun | None = None
@@ -222,7 +222,7 @@ class _Call(Generic[T]):
         self._coro = coro
         self._task: asyncio.Task[T] | None = None
         self._failed: BaseException | None = None
-        self.ended = threading.Lock()
+        self.ended = allocate_lock()
         self.ended.acquire()
 
     def begin(self) -> None:

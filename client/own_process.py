@@ -3,11 +3,15 @@
 The child of a fork has copies of its parent's sockets, and shares what a loop keeps in the kernel (epoll). It would take the
 answers to its parent's requests, and what it closes in an orderly way ends for the parent too. So a child neither uses nor
 closes what has begun in its parent. What had not begun yet begins in the child as its own.
+
+Its threads share the interpreter's lock, by the name it had when this was imported: a worker imports this before the
+handler's module, where gevent or eventlet may put their own in its place, which know nothing of threads that are not theirs.
 """
 
 from __future__ import annotations
 
 import os
+from _thread import allocate_lock as allocate_lock  # noqa: PLC0414  to be imported from here
 from collections.abc import Callable
 
 from ..remoting.errors import UsageError

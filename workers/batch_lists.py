@@ -1,22 +1,22 @@
 """The list of a batch handler is its own: it may sort it, take messages out of it, or empty it as a list of work.
 
 So the list is put back as it came when the call ends. Whoever is around the call, be it a trace, a hook or what sends
-messages, finds the batch there; and results in the order in which the handler left its list are put into that of the batch.
-Java hands over a list that cannot be changed; here `messages.sort(...)` and `while messages: messages.pop()` are habits.
+messages, finds the batch there. Java hands over a list that cannot be changed; here `messages.sort(...)` and
+`while messages: messages.pop()` are habits.
+
+Results by place are those of the messages as they came. Where the handler has moved some, nobody knows which order its
+results have: it may have made them before it sorted, or after. So they are refused.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from operator import is_
 from typing import Any, cast
 
 from .api import BatchResult, Handler
-from .calls import batch_results, is_tagged, iterated
-from .fitting import RowError
 from .message import Message
 
 
@@ -52,31 +52,44 @@ def _settled(batch: list[Message], messages: list[Message], result: object) -> o
 
 
 def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[list[Any]], result: object) -> object:
-    """What a batch handler returned, as if it had left its lists as they were `given`: the messages, their bodies, or both.
-    Its results follow the lists as they are `left`. Raises RowError where these do not say whose a result is."""
+    """What a batch handler returned that was `given` its lists, of the messages, their bodies, or both, and `left` them so.
+    Raises RowError where it goes by the order of the messages, and they have other places."""
     if isinstance(result, BatchResult):
         result = _made(result)
     if all(map(_same, given, left)) or isinstance(result, BaseException):
         return result
-    order = _moved(given, left)
-    if order is None:
-        found = batch_results(batch, result) if isinstance(result, BatchResult) else result
-        if len(batch) > 1 and _by_place(result, found):
-            raise _of_changed(len(given))
-        return found
-    results: list[object] = [None] * len(batch)
-    for place, each in zip(order, batch_results([batch[place] for place in order], result), strict=True):
-        results[place] = each
-    return results
+    result = _kept(left, result)
+    if all(map(_in_place, given, left)):
+        return result
+    from .calls import batch_results  # here, as it brings Arrow, which the command line does not wait for
+
+    found = batch_results(batch, result) if isinstance(result, BatchResult) else result
+    if len(batch) > 1 and _by_place(result, found):
+        raise _of_moved(len(given))
+    return found
 
 
 def _made(result: BatchResult) -> BatchResult:
     """With the rows of a generator, which is the handler's code and may change the lists as well."""
     if not hasattr(result.rows, "__next__") or hasattr(result.rows, "schema"):
         return result
+    from .calls import iterated
+
     rows = iterated(result.rows)
-    if rows is None:
-        return result
+    return result if rows is None else _of_rows(result, rows)
+
+
+def _kept(left: Sequence[list[Any]], result: object) -> object:
+    """The result as it is now, also where it is a list of the call's, which is put back."""
+    for own in left:
+        if result is own:
+            return own.copy()
+        if isinstance(result, BatchResult) and result.rows is own:
+            return _of_rows(result, own.copy())
+    return result
+
+
+def _of_rows(result: BatchResult, rows: list[Any]) -> BatchResult:
     made = copy.copy(result)
     made.rows = rows
     return made
@@ -87,18 +100,18 @@ def _same(given: list[Any], left: list[Any]) -> bool:
     return len(given) == len(left) and all(map(is_, given, left.copy()))
 
 
-def _moved(given: Sequence[list[Any]], left: Sequence[list[Any]]) -> list[int] | None:
-    """The place at which each item was given; None where something else was done to the lists than to sort them alike."""
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place in reversed(range(len(given[0]))):
-        places[id(given[0][place])].append(place)  # several of one body, as of small numbers
-    order = [places[id(item)].pop() for item in left[0].copy() if places[id(item)]]
-    alike = all(_same([each[place] for place in order], now) for each, now in zip(given, left, strict=True))
-    return order if alike and len(order) == len(given[0]) else None
+def _in_place(given: list[Any], left: list[Any]) -> bool:
+    """Items were replaced at most, as each body by what was made of it: none stands at another's place."""
+    places = set(map(id, given))
+    return len(given) == len(left) and all(
+        now is was or id(now) not in places for was, now in zip(given, left.copy(), strict=True)
+    )
 
 
 def _by_place(result: object, found: object) -> bool:
     """Whether it depends on the order of the messages; `found`: the results in it."""
+    from .calls import is_tagged
+
     if isinstance(result, BatchResult):
         if result.ack_index is not None and result.ack_index < len(cast("list[object]", found)) - 1:
             return result.ack_index >= 0
@@ -108,9 +121,12 @@ def _by_place(result: object, found: object) -> bool:
     return isinstance(found, list | tuple) and any(each is not None for each in cast("Sequence[object]", found))
 
 
-def _of_changed(lists: int) -> RowError:
-    what = "its list by more than sorting it" if lists == 1 else "its lists by more than sorting both alike"
+def _of_moved(lists: int) -> Exception:
+    from .copying import RowError
+
+    what = "its list" if lists == 1 else "one of its lists"
     return RowError(
-        f"the batch handler changed {what}, so that nobody knows which message each result is for: "
-        f"let it work on a copy, list(messages), or give (message, row) for each row in a BatchResult"
+        f"the batch handler sorted {what}, took from it or added to it, so that nobody knows which message each result is "
+        "for: leave it as it is, and return the results (or the ack_index) in the order in which the messages came, also "
+        "where it sorts a copy; or give (message, row) for each row in a BatchResult"
     )

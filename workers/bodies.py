@@ -541,7 +541,7 @@ def _batch(
     function: Callable[..., Any], decoded: Callable[[Message], Any], *, with_message: bool
 ) -> Callable[[Any], Any]:
     """Calls `function` with the bodies that fit, and with their messages where it takes them; the others fail."""
-    # It brings Arrow, which the command line does not wait for.
+    # They bring Arrow, which the command line does not wait for.
     from .batch_lists import in_order
     from .calls import batch_results, raise_if_of_all, raise_if_ours
 

@@ -21,7 +21,8 @@ import contextlib
 import errno
 import gc
 import os
-import socket
+from _socket import AF_UNIX
+from _socket import socket as PlainSocket  # as it was before the handler's module: see own_thread.py
 from collections.abc import Callable
 from resource import RLIMIT_NOFILE, getrlimit
 from typing import Any, Final
@@ -75,7 +76,7 @@ class SpareDescriptor:
         """Have one again, where one is to be had."""
         if self._fd < 0:
             with contextlib.suppress(OSError):
-                fd = out_of_the_way(socket.socket(socket.AF_UNIX).detach())
+                fd = out_of_the_way(PlainSocket(AF_UNIX).detach())
                 self._fd, self._own = fd, identity(fd)
 
     def take_over(self, fd: int) -> bool:

@@ -336,7 +336,7 @@ def _of_messages(handler: Handler) -> Handler:
     made = typed(handler)
     if made is not handler or not handler.batch:
         return made
-    from .batch_lists import keeping_list  # it brings Arrow, which the command line does not wait for
+    from .batch_lists import keeping_list  # the command line does not wait for it
 
     return keeping_list(handler, result_annotation(handler.plain))
 

@@ -12,9 +12,11 @@ greenlets in the worker's loop, where none will ever run, and know nothing of re
 
 from __future__ import annotations
 
-from _thread import allocate_lock, start_new_thread
+from _thread import start_new_thread
 from collections.abc import Callable
 from typing import Final
+
+from ..client.own_process import allocate_lock  # imported here, so that what sends has it too
 
 START_WAIT_S: Final = 5.0
 """Until a thread runs. A millisecond is usual; on a machine that is short of cores it takes longer."""

@@ -234,11 +234,15 @@ def test_closing_twice_does_no_harm() -> None:
 
 
 AFTER_ANOTHER_LIBRARY = """
+import asyncio
 import socket
 import select
+import threading
 import _thread
 
-from rocketcrew.workers import link, own_thread
+import uvloop
+
+from rocketcrew.workers import descriptors, link, own_thread
 
 class Cooperative(socket.socket):
     def recv_into(self, *_args):
@@ -250,7 +254,8 @@ def refuses(*_args):
 
 ours, sock = link.link_pair(link.Transport.STREAM)
 sock = Cooperative(fileno=sock.detach())
-select.poll = _thread.allocate_lock = _thread.start_new_thread = refuses
+real_lock = _thread.allocate_lock
+select.poll = socket.socket = _thread.allocate_lock = _thread.start_new_thread = refuses
 theirs = link.WorkerLink(sock, link.Transport.STREAM)
 assert theirs.receive() is None
 assert not theirs.wait(0)
@@ -261,6 +266,26 @@ ran = []
 thread = own_thread.OwnThread(lambda: ran.append(1))
 thread.join(10)
 assert ran == [1]
+assert descriptors.SpareDescriptor().give_up()
+
+class CooperativeLock:
+    def __init__(self):
+        self.real = real_lock()
+        self.release = self.real.release
+        self.locked = self.real.locked
+    def acquire(self, *_args, **_options):
+        return self.real.acquire(blocking=False) or refuses()
+    def __enter__(self):
+        return self.acquire()
+    def __exit__(self, *_error):
+        self.release()
+
+threading.Lock = _thread.allocate_lock = CooperativeLock
+from rocketcrew.client.loop_thread import LoopThread  # when the first message is sent
+
+loop = LoopThread(begin=own_thread.OwnThread)
+assert loop.run(asyncio.sleep(0, 1)) == 1
+loop.close()
 """
 
 
