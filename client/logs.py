@@ -53,6 +53,17 @@ def _rendering(each: Any) -> Any:
     return plain
 
 
+class _Processors:
+    """A configured list, as it is when a line is written: `capture_logs()` changes the list itself, also for loggers that
+    have been bound before."""
+
+    def __init__(self, configured: list[Any]) -> None:
+        self._configured = configured
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(_rendering, self._configured)
+
+
 _kept: dict[str, Any] = {}
 """The configuration of our loggers; empty where that of structlog holds for them."""
 
@@ -102,8 +113,8 @@ def _bound(kept: Mapping[str, Any], logger: Any, processors: Any, context: Any) 
     """The logger that writes one line, as it is configured when the line is written."""
     del processors
     config = kept or structlog.get_config()
-    found = map(_rendering, config["processors"])
-    return config["wrapper_class"](logger, processors=list(found), context=config["context_class"](context))
+    found = cast("list[Any]", _Processors(config["processors"]))
+    return config["wrapper_class"](logger, processors=found, context=config["context_class"](context))
 
 
 def get_logger(name: str = "rocketcrew") -> Any:

@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
+
+from rocketcrew.client.logs import get_logger
 
 ROOT = Path(__file__).parents[3]
 WITH_THE_USER_S_CODE = ("client", "spark", "broker", "source", "workers")
@@ -199,6 +202,13 @@ def test_in_a_worker_what_the_user_configures_is_for_his_own_loggers_only(tmp_pa
     shown = "print([(line['event'], line['n'], line['process']) for line in map(json.loads, stream.getvalue().splitlines())])"
     out, _ = said(tmp_path, f"{IN_A_WORKER}\n{own}\n{ask}\n{shown}")
     assert out.splitlines() == [CONFIGURED[own], "[('of ours', 1, 'worker'), ('of ours', 2, 'worker')]"]
+
+
+def test_a_logger_that_was_bound_before_is_captured() -> None:
+    log = get_logger().bind(member="a")
+    with capture_logs() as lines:
+        log.warning("said")
+    assert lines == [{"event": "said", "member": "a", "log_level": "warning"}]
 
 
 def test_rooms_that_run_beside_the_user_s_code_have_these_loggers() -> None:
