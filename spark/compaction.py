@@ -42,7 +42,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
-from ..durable.files import remove_tree, sync_path, sync_tree, try_lock
+from ..durable.files import remove_tree, sync_path, sync_tree
 from ..remoting.errors import UsageError
 from .delta_files import own_files
 from .delta_log import is_delta
@@ -53,8 +53,9 @@ from .merged_file import compression_of, open_part, schema_of, write_merged
 from .merging import MergeBounds, merge_groups
 from .object_store import Place
 from .outcome_levels import joined, read_part
+from .rights import Rights, give, rights_of, set_rights
 from .table_keys import check_ours
-from .table_lock import locked_table, only_merge
+from .table_lock import lock_compact, locked_table, only_merge
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.delta_disk import first_unsynced, sync_commits
@@ -74,6 +75,8 @@ _AT_FDCWD: Final = -100
 _RENAME_EXCHANGE: Final = 2
 _UNFINISHED: Final = 0o700
 """The rights of a folder until it has those of the one that it replaces."""
+_KINDS: Final = 2
+"""Of rights in batches that may become one: those of all folders, and those of all files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +89,12 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """One batch of the table: the bytes of its data files, by the folder below the batch's own that they lie in."""
+    """One batch of the table: the bytes of its data files, by the folder below the batch's own that they lie in, and the
+    rights that its folders and files have."""
 
     batch: int
     sizes: Mapping[str, Sequence[int]]
+    rights: frozenset[Rights] = frozenset()
 
 
 def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
@@ -110,28 +115,34 @@ class _Group:
     def __init__(self, file_bytes: int) -> None:
         self._file_bytes = file_bytes
         self._batches: list[int] = []
-        self._large = False
+        self._stays = False
+        self._rights: frozenset[Rights] = frozenset()
         self._bytes: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
 
     def takes(self, one: BatchSize) -> bool:
-        """Whether no folder's file would be too large; whatever comes first is let in."""
+        """Whether no folder's file would be too large, and nobody may read it who may not read all of its rows; whatever
+        comes first is let in."""
         if not self._batches:
             return True
-        return not self._large and all(
-            self._bytes[folder] + sum(sizes) <= self._file_bytes for folder, sizes in one.sizes.items()
+        return (
+            not self._stays
+            and len(self._rights | one.rights) <= _KINDS
+            and all(self._bytes[folder] + sum(sizes) <= self._file_bytes for folder, sizes in one.sizes.items())
         )
 
     def add(self, one: BatchSize) -> None:
         self._batches.append(one.batch)
+        self._rights |= one.rights
+        self._stays |= len(self._rights) > _KINDS
         for folder, sizes in one.sizes.items():
             self._bytes[folder] += sum(sizes)
             self._files[folder] += len(sizes)
-            self._large |= self._bytes[folder] > self._file_bytes
+            self._stays |= self._bytes[folder] > self._file_bytes
 
     def found(self) -> list[list[int]]:
         """The group, where it saves files."""
-        saves = not self._large and any(count > 1 for count in self._files.values())
+        saves = not self._stays and any(count > 1 for count in self._files.values())
         return [self._batches] if saves else []
 
 
@@ -225,7 +236,7 @@ class _Exchange:
 
     def run(self) -> Compacted:
         with self._alone():
-            remove_tree(self._draft)
+            self._sweep()
             folders = batch_folders(self._table)
             before = sum(len(data_files(folder)) for folder in folders.values())
             groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], self._file_bytes)
@@ -244,10 +255,19 @@ class _Exchange:
             after = sum(len(data_files(folder)) for folder in batch_folders(self._table).values())
             return Compacted(before, after)
 
+    def _sweep(self) -> None:
+        if self._draft.is_symlink():
+            raise LoaderError(
+                f"{self._draft} is a link to {self._draft.readlink()}: a compact of an earlier version was given that table"
+                f" by a link, {self._table.name}, which has become a second table by that. See docs/how-to/upgrade.md"
+            )
+        remove_tree(self._draft)
+
     @contextmanager
     def _alone(self) -> Generator[None]:
+        path = self._table.with_name(f"{self._draft.name}.lock")
         try:
-            lock = try_lock(path := self._table.with_name(f"{self._draft.name}.lock"))
+            lock = lock_compact(path)
         except OSError as error:
             raise unusable(f"the folder {self._table.parent} can't be written", error) from None
         if lock is None:
@@ -260,8 +280,8 @@ class _Exchange:
 
     def _write(self, groups: Sequence[Sequence[Path]]) -> None:
         """The draft, with a folder for each group."""
-        self._draft.mkdir(_UNFINISHED)
-        make_like(self._table, self._draft)
+        _make_folder(self._draft, self._table)
+        make_like(rights_of(self._table), self._draft)
         _can_exchange(self._draft)
         for group in groups:
             self._merge(group)
@@ -271,23 +291,28 @@ class _Exchange:
         """One folder in the draft in place of several, with one file, or one for each partition."""
         last = folders[-1]
         output = self._draft / last.name
-        output.mkdir(_UNFINISHED)
+        _make_folder(output, last)
         parts: dict[Path, list[Path]] = {}
-        alike: dict[Path, Path] = {}
+        alike = {output: rights_of(last)}
         for folder in folders:
             for file in data_files(folder):
                 parts.setdefault(file.parent.relative_to(folder), []).append(file)
         for place, files in parts.items():
-            (output / place).mkdir(parents=True, exist_ok=True)
             merged = output / place / f"part-00000-{time.time_ns():x}.compact.parquet"
+            within = len(place.parts)
+            levels = zip(merged.parents[:within], files[-1].parents[:within], strict=True)
+            for folder, model in reversed(list(levels)):
+                if not folder.exists():
+                    _make_folder(folder, model)
+                    alike[folder] = rights_of(model)
             merge_files(files, merged)
-            within = len(place.parts) + 1
-            alike.update(zip((merged, *merged.parents[:within]), (files[-1], *files[-1].parents[:within]), strict=True))
-        with contextlib.suppress(FileNotFoundError):  # old batches have none any more
+            alike[merged] = rights_of(files[-1])
+        with contextlib.suppress(FileNotFoundError):  # old batches have none any more, and loaders go on to delete them
+            rights = rights_of(last / STATE_FILE)
             shutil.copyfile(last / STATE_FILE, output / STATE_FILE)
-            alike[output / STATE_FILE] = last / STATE_FILE
-        for made, model in {**alike, output: last}.items():
-            make_like(model, made)
+            alike[output / STATE_FILE] = rights
+        for made, rights in reversed(alike.items()):  # the folders at last, as these let others in
+            make_like(rights, made)
 
     def _gather_outcomes(self, groups: Sequence[Sequence[int]]) -> None:
         """The outcomes of each group's batches, into the group's folder; under the lock, as loaders merge these files too."""
@@ -298,7 +323,7 @@ class _Exchange:
             if any(one.rows is not None or one.outcomes for one in told):
                 file = batch_folder(self._draft, group[-1]) / OUTCOMES_FILE
                 file.write_bytes(joined(told).pack())
-                make_like(data_files(file.parent)[0], file)
+                make_like(rights_of(data_files(file.parent)[0]), file)
 
     def _replace(self, groups: Sequence[Sequence[int]]) -> None:
         merged = {batch for group in groups for batch in group}
@@ -317,33 +342,44 @@ class _Exchange:
 
 def _size(batch: int, folder: Path) -> BatchSize:
     sizes: dict[str, list[int]] = {}
+    paths = {folder}
     for file in data_files(folder):
-        sizes.setdefault(str(file.parent.relative_to(folder)), []).append(file.stat().st_size)
-    return BatchSize(batch, sizes)
+        within = file.parent.relative_to(folder)
+        sizes.setdefault(str(within), []).append(file.stat().st_size)
+        paths.update((file, *file.parents[: len(within.parts)]))
+    return BatchSize(batch, sizes, frozenset(map(rights_of, paths)))
 
 
 def _link(entry: Path, target: Path) -> None:
     if not entry.is_dir():
         os.link(entry, target)
         return
-    target.mkdir(_UNFINISHED)
+    _make_folder(target, entry)
     for below in entry.iterdir():
         _link(below, target / below.name)
-    make_like(entry, target)
+    make_like(rights_of(entry), target)
 
 
-def make_like(model: Path, made: Path) -> None:
+def _make_folder(made: Path, model: Path) -> None:
+    """For us alone, but its owner's: he can delete it where we are killed."""
+    made.mkdir(_UNFINISHED)
+    _given(give, made, rights_of(model))
+
+
+def make_like(rights: Rights, made: Path) -> None:
     """Give what was made the owner, group and rights of what it replaces: the loader's user goes on to write it, and nobody
     reads what was not for him. Raises LoaderError where this user can't."""
-    wanted, found = model.stat(), made.stat()
+    _given(set_rights, made, rights)
+
+
+def _given(how: Callable[[Path, Rights], None], made: Path, rights: Rights) -> None:
     try:
-        if (wanted.st_uid, wanted.st_gid) != (found.st_uid, found.st_gid):
-            os.chown(made, wanted.st_uid, wanted.st_gid)
-        shutil.copystat(model, made)  # behind it, as it takes bits of the mode away
+        how(made, rights)
     except OSError as error:
         raise LoaderError(
-            f"{model} belongs to user {wanted.st_uid} and group {wanted.st_gid}, and what replaces it can't be given to them"
-            f" ({error.strerror}): compact the table as that user, or as root. The table stays as it is"
+            f"what {made} replaces belongs to user {rights.user} and group {rights.group}, and it can't be given to them"
+            f" ({error.strerror}): compact the table as that user and a member of group {rights.group}, or as root. The table"
+            " stays as it is"
         ) from None
 
 

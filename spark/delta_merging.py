@@ -25,7 +25,6 @@ import json
 import math
 import os
 import re
-import stat
 import uuid
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -45,6 +44,7 @@ from .hdfs import HdfsPath
 from .merged_file import compression_of, open_part, write_merged
 from .merging import MergeBounds, SmallFile, merge_each
 from .object_store import ObjectPath, Place, short
+from .rights import make_alike
 from .targets.delta_disk import sync_commits
 
 pa: Any = pyarrow
@@ -117,8 +117,13 @@ def _follow(path: Place, log: Any, version: int, interval: str | None) -> None:
         log.create_checkpoint()
         if isinstance(path, Path):
             for made in ("_last_checkpoint", f"{int(log.version()):020d}.checkpoint.parquet"):
-                _as_its_folder(path / LOG_DIR / made, path / LOG_DIR)
+                with contextlib.suppress(OSError), open(path / LOG_DIR / made, "rb", opener=_no_link) as file:
+                    make_alike(file.fileno(), [entry_of(path, version - 1)])
             sync_commits(path, int(log.version()), int(log.version()))
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW)
 
 
 def small_files(log: Any) -> Iterator[SmallFile]:
@@ -233,18 +238,18 @@ class _Merge:
                 if isinstance(self._path, Path) and unsynced < version:
                     sync_commits(self._path, unsynced, version - 1)  # before ours is on top of them
                     unsynced = version
-                if self._makes(entry, data):
+                if self._makes(entry, data, entry_of(self._path, version - 1)):
                     return version
                 there = entry.read_bytes()
             if not _only_adds(there, taken):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(entry))
         raise FileExistsError(f"{PASSED_MAX} commits since version {read}")
 
-    def _makes(self, entry: Path | ObjectPath, data: bytes) -> bool:
-        """Make the entry; False: another one has its number."""
+    def _makes(self, entry: Path | ObjectPath, data: bytes, before: Path | ObjectPath) -> bool:
+        """Make the entry behind `before`; False: another one has its number."""
         self._may_be_made = True
         try:
-            _create(entry, data)
+            _create(entry, data, before)
         except FileExistsError:
             self._may_be_made = entry.read_bytes() == data  # its answer was lost, and it was put again
             return self._may_be_made
@@ -289,7 +294,7 @@ class _Merge:
         columns: list[set[str]] = []
         rows = self._rows(group, first, [known["num_records"] for known in noted], columns)
         self._written.append(self._place(path))
-        with _written(self._place(path)) as file:
+        with _written(self._place(path), [self._place(one.path) for one in group]) as file:
             write_merged(rows, self._schema, file, codec)
             size = file.tell()
         stats = merged_statistics(self._schema, noted, columns)
@@ -416,30 +421,20 @@ def _entry(actions: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 @contextlib.contextmanager
-def _written(place: Path | ObjectPath) -> Generator[IO[bytes]]:
-    """A new file to be written under the name that it keeps: nobody reads it before the log names it, and what a kill leaves
-    is known to the vacuum. It is on the disk when this ends."""
+def _written(place: Path | ObjectPath, models: Sequence[Path | ObjectPath]) -> Generator[IO[bytes]]:
+    """A new file to be written under the name that it keeps, with the rights of `models`: nobody reads it before the log
+    names it, and what a kill leaves is known to the vacuum. It is on the disk when this ends."""
     if not isinstance(place, Path):
         data = io.BytesIO()
         yield data
         place.create(data.getvalue())
         return
     with place.open("xb") as file:
-        _as_its_folder(file.fileno(), place.parent)
+        make_alike(file.fileno(), [model for model in models if isinstance(model, Path)])
         yield file
         file.flush()
         os.fsync(file.fileno())
     sync_path(place.parent)
-
-
-def _as_its_folder(file: int | Path, folder: Path) -> None:
-    """Where another user runs this (root, a `compact` by hand), give the file to the folder's: its loader goes on to read it,
-    whatever our umask is."""
-    owner = folder.stat()
-    if owner.st_uid != os.geteuid():
-        with contextlib.suppress(OSError):  # of a group's members none may, and needs to
-            os.chown(file, owner.st_uid, owner.st_gid)
-            os.chmod(file, stat.S_IMODE(owner.st_mode) & 0o666)
 
 
 def _only_adds(entry: bytes, taken: Collection[str]) -> bool:
@@ -479,14 +474,15 @@ def _sweep(table: Path | ObjectPath, now_s: float) -> None:
                 Path(one.path).unlink(missing_ok=True)
 
 
-def _create(entry: Path | ObjectPath, data: bytes) -> None:
-    """Make an entry of the log, whole or not at all, and on the disk. Raises FileExistsError where there is one."""
+def _create(entry: Path | ObjectPath, data: bytes, before: Path | ObjectPath) -> None:
+    """Make an entry of the log, whole or not at all, and on the disk, with the rights of the one before. Raises
+    FileExistsError where there is one."""
     if not isinstance(entry, Path):
         entry.create(data)
         return
     draft = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}.new")
     try:
-        with _written(draft) as file:
+        with _written(draft, [before]) as file:
             file.write(data)
         os.link(draft, entry)  # unlike a rename, it never replaces
     finally:

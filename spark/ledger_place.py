@@ -10,12 +10,12 @@ from ..conf.segment_format import LEDGER_AT, LEDGER_DIR, LEDGER_ID, LEDGER_STATE
 def known_ledger(staging: Path) -> Path | None:
     """The folder of the ledger with which `staging` was loaded, its own or another folder's; None before the first batch.
 
-    By the name that no link has: a folder given by two names has one ledger.
+    By the name that was given, as a link may lead elsewhere later. Two names may be one folder's: compare resolved ones.
     """
-    own = staging.resolve() / LEDGER_DIR
+    own = staging.absolute() / LEDGER_DIR
     if (own / LEDGER_STATE).exists() or (own / LEDGER_ID).exists():
         return own
     try:
-        return Path((staging / LEDGER_AT).read_bytes().decode().rstrip("\n")).resolve()
+        return Path((staging / LEDGER_AT).read_bytes().decode().rstrip("\n"))
     except FileNotFoundError:
         return None

@@ -52,12 +52,25 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
         time.sleep(LOCK_POLL_S)
 
 
+def lock_compact(path: Path) -> int | None:
+    """As `try_lock`. Raises LoaderError, OSError."""
+    try:
+        return try_lock(path)
+    except PermissionError:
+        if not path.exists():
+            raise
+        raise LoaderError(
+            f"another user's compact works on the table, or was killed: {path} is its lock. Wait for its end, or delete the"
+            " file where none runs"
+        ) from None
+
+
 @contextlib.contextmanager
 def only_merge(table: Place) -> Generator[bool]:
     """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment one is work for
     nothing. In a bucket nobody can tell."""
     path = table / STATE_DIR / DELTA_LOCK
-    lock = try_lock(path) if isinstance(path, Path) else -1
+    lock = lock_compact(path) if isinstance(path, Path) else -1
     try:
         yield lock is not None
     finally:

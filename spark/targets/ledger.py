@@ -180,15 +180,16 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
     UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
     """
-    known = {path for staging in stagings if (path := known_ledger(staging)) is not None}
+    paths = [path for staging in stagings if (path := known_ledger(staging)) is not None]
+    known = {path.resolve(): path for path in reversed(paths)}  # one that has two names is one
     if len(known) > 1:
         raise UsageError(
-            f"the ledgers {', '.join(map(str, sorted(known)))} each know a part of what was delivered: load each folder by"
-            " itself, or begin with staging folders that no loader has worked on"
+            f"the ledgers {', '.join(map(str, sorted(known.values())))} each know a part of what was delivered: load each"
+            " folder by itself, or begin with staging folders that no loader has worked on"
         )
-    ledger = known.pop() if known else stagings[0].resolve() / LEDGER_DIR
+    ledger = paths[0] if paths else stagings[0].absolute() / LEDGER_DIR
     for staging in stagings:
-        if staging.resolve() / LEDGER_DIR != ledger:
+        if known_ledger(staging) is None and (staging / LEDGER_DIR).resolve() != ledger.resolve():
             make_folders(staging)
             write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
     return ledger

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +28,10 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, make_like, merge_files
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.reconciling import reconcile
+from rocketcrew.spark.rights import Rights, rights_of
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_lock import locked_table
+from rocketcrew.spark.targets.parquet import STATE_FILE
 
 MIB = 1024 * 1024
 
@@ -217,8 +220,89 @@ def test_whose_the_table_is_and_who_may_read_it_stay(world: World, segments: Any
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may give files to others")
 def test_what_cannot_be_given_to_its_user_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match=r"belongs to user 0 .* compact the table as that user, or as root"):
-        make_like(Path("/"), tmp_path)
+    with pytest.raises(LoaderError, match=r"belongs to user 0 .* as that user and a member of group 0, or as root"):
+        make_like(rights_of(Path("/")), tmp_path)
+
+
+def test_of_batches_with_other_rights_none_become_one(world: World, segments: Any) -> None:
+    """Whoever may read some of the rows may not read them all."""
+    fill(world, segments, 5)
+    for file in world.table.glob("batch_id=[12]/*.parquet"):
+        file.chmod(0o600)
+    world.table.joinpath("batch_id=5").chmod(0o700)
+    assert compact(world.table, MIB).files_after == 3
+    assert {folder.name: {one.stat().st_mode & 0o777 for one in folder.glob("*.parquet")}
+            for folder in world.table.glob("batch_id=*")} == {
+        "batch_id=2": {0o600}, "batch_id=4": {0o644}, "batch_id=5": {0o644},
+    }  # fmt: skip
+    world.assert_exact()
+
+
+def test_a_batch_whose_files_have_other_rights_stays() -> None:
+    one, two = (Rights(0, 0, mode, (None, None)) for mode in (0o100600, 0o100644))
+    folder = Rights(0, 0, 0o40755, (None, None))
+    mixed = BatchSize(1, {".": [1, 1]}, frozenset((folder, one, two)))
+    assert groups_of([mixed, mixed], 10) == []
+    empty, alike = (BatchSize(number, {".": [1] * (number - 1)}, frozenset((folder, two))) for number in (1, 3))
+    assert groups_of([mixed, empty, alike], 10) == [[1, 3]]
+
+
+def acl(*entries: tuple[int, int, int]) -> bytes:
+    """As the kernel has it in the extended attribute: tag, rights and id of each."""
+    return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
+
+
+def test_what_the_folder_above_lets_in_by_an_acl_the_table_does_not(world: World, segments: Any) -> None:
+    fill(world, segments, 3)
+    none, user = 2**32 - 1, 4444
+    others = acl((1, 7, none), (2, 7, user), (4, 5, none), (16, 7, none), (32, 0, none))
+    (file,) = world.table.glob("batch_id=3/*.parquet")
+    os.setxattr(file, "user.sum", b"of the rows before")
+    try:
+        os.setxattr(world.table.parent, "system.posix_acl_default", others)
+    except OSError:
+        pytest.skip("a file system without ACLs")
+    before = rights(world.table)
+    assert compact(world.table, MIB).files_after == 1
+    assert rights(world.table) == before
+    assert [os.listxattr(path) for path in (world.table, *world.table.rglob("*")) if os.listxattr(path)] == []
+
+
+def test_a_state_that_is_deleted_meanwhile_is_no_error(world: World, segments: Any, at_first: Any) -> None:
+    fill(world, segments, 3)
+    state = world.table / "batch_id=3" / STATE_FILE
+    with at_first(os.sendfile, state.unlink):  # while it is copied
+        assert compact(world.table, MIB).files_after == 1
+
+
+def test_what_an_earlier_version_has_made_of_a_link_is_named(world: World, segments: Any) -> None:
+    fill(world, segments, 2)
+    draft = world.table.with_name(f".{world.table.name}.compact")
+    draft.symlink_to("elsewhere")
+    with pytest.raises(LoaderError, match=r"is a link to elsewhere: .*upgrade\.md"):
+        compact(world.table, MIB)
+    assert draft.is_symlink()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+def test_what_a_killed_compact_of_root_has_left_is_its_users_to_delete(world: World, segments: Any) -> None:
+    for first in (1, 4):
+        world.seal([segments.Record(first, ["a", "b"])])
+        loaded(world, "pyarrow", "value")
+    for path in (world.table.parent, *world.table.parent.rglob("*")):
+        os.chown(path, 1234, 1235)
+    found: list[tuple[int, int]] = []
+
+    def look(here: str) -> None:
+        if here == "merged":
+            left = [
+                path for path in world.table.parent.glob(".table.compact*") if path.is_dir() or path.suffix == ".lock"
+            ]
+            left += [path for path in world.table.parent.glob(".table.compact/**/*") if path.is_dir()]
+            found.extend((path.stat().st_uid, path.stat().st_gid) for path in left)
+
+    compact(world.table, MIB, look)
+    assert found == [(1234, 1235)] * 5
 
 
 def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:

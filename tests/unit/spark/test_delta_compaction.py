@@ -45,11 +45,13 @@ def test_of_two_compactions_the_second_is_refused(world: World) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_what_root_has_merged_the_loader_s_user_reads(world: World) -> None:
+@pytest.mark.parametrize("folder", [1234, 0])
+def test_what_root_has_merged_the_loader_s_user_reads(world: World, folder: int) -> None:
     loaded(world, 3)
     DeltaTable(str(world.table)).alter.set_table_properties({"delta.checkpointInterval": "5"})
     for path in (world.table, *world.table.rglob("*")):
         os.chown(path, 1234, 1235)
+    os.chown(world.table, folder, 1235)
     world.table.chmod(0o2770)
     before = os.umask(0o077)
     try:
@@ -60,6 +62,22 @@ def test_what_root_has_merged_the_loader_s_user_reads(world: World) -> None:
     for status in (path.stat() for path in world.table.rglob("*")):
         assert (status.st_uid, status.st_gid) == (1234, 1235)
         assert status.st_mode & 0o440 == 0o440
+
+
+def test_what_is_merged_is_read_by_those_who_could_read_all_of_it(world: World) -> None:
+    """Whoever runs it: one who may give files to nobody, as a member of the group, has a umask too."""
+    loaded(world, 3)
+    for path in world.table.rglob("*"):
+        path.chmod(0o2770 if path.is_dir() else 0o660)
+    min(world.table.rglob("*.parquet")).chmod(0o640)
+    there = set(world.table.rglob("*"))
+    before = os.umask(0o077)
+    try:
+        assert compact(world.table, FILE_BYTES).files_after == 1
+    finally:
+        os.umask(before)
+    made = {path.suffix: path.stat().st_mode & 0o777 for path in set(world.table.rglob("*")) - there}
+    assert made == {".parquet": 0o640, ".json": 0o660}
 
 
 def at_first(do: Callable[[], object]) -> Callable[[str], None]:

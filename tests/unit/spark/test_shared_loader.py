@@ -92,12 +92,31 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
     for stagings in ([two, one], [two], [three, two]):
         assert ledger_of(stagings) == ledger
     (tmp_path / "link").symlink_to(one)
-    assert ledger_of([tmp_path / "link", two]) == ledger
+    assert ledger_of([tmp_path / "link", two]).samefile(ledger)
     four = tmp_path / "four"
     (four / "ledger").mkdir(parents=True)
     (four / "ledger" / "state.json").write_text("{}")
     with pytest.raises(UsageError, match=r"four/ledger, .*one/ledger each know a part"):
         ledger_of([one, four])
+
+
+def test_the_ledger_is_found_where_a_link_leads_later(tmp_path: Path) -> None:
+    """A data_dir that is a link, to a disk that is exchanged for a larger one."""
+    data = tmp_path / "data"
+    (tmp_path / "disk1" / "one").mkdir(parents=True)
+    data.symlink_to(tmp_path / "disk1")
+    one, two = data / "one", data / "two"
+    ledger = ledger_of([one, two])
+    assert (two / LEDGER_AT).read_text() == f"{one}/ledger\n"
+    ledger.mkdir()
+    (ledger / "state.json").write_text("{}")
+    assert ledger_of([tmp_path / "disk1" / "one", two]).samefile(ledger)
+    assert (two / LEDGER_AT).read_text() == f"{one}/ledger\n", "what says the same is left alone"
+    (tmp_path / "disk1").rename(tmp_path / "disk2")
+    data.unlink()
+    data.symlink_to(tmp_path / "disk2")
+    assert (ledger_of([two]) / "state.json").exists()
+    assert ledger_of([two, one]) == ledger
 
 
 def test_a_second_loader_of_one_destination_is_refused(tmp_path: Path) -> None:
