@@ -61,7 +61,7 @@ class _Processors:
         self._configured = configured
 
     def __iter__(self) -> Iterator[Any]:
-        return map(_rendering, self._configured)
+        return iter([*map(_rendering, [*self._configured])])  # another thread may be about to change it
 
 
 _kept: dict[str, Any] = {}

@@ -366,8 +366,8 @@ def delay_levels(text: str) -> str:
         match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
         if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= DELAY_MAX_MS:
             raise ValueError(
-                f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 3d: the embedded broker"
-                " keeps messages for 72 h"
+                f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 3d: the embedded"
+                " broker keeps messages for 72 h"
             )
     return " ".join(levels)
 

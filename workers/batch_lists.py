@@ -17,7 +17,7 @@ from operator import is_
 from typing import Any, cast
 
 from .api import BatchResult, Handler
-from .message import Message
+from .message import HandedList, Message
 
 
 def keeping_list(handler: Handler, returns: Any) -> Handler:
@@ -25,33 +25,37 @@ def keeping_list(handler: Handler, returns: Any) -> Handler:
     function = handler.function
 
     def call(messages: list[Message]) -> object:
-        batch = messages.copy()
+        batch, own = messages.copy(), _handed(messages)
         try:
-            return _settled(batch, messages, function(messages))
+            return _settled(batch, own, function(own))
         finally:
             messages[:] = batch
 
     async def awaited(messages: list[Message]) -> object:
-        batch = messages.copy()
+        batch, own = messages.copy(), _handed(messages)
         try:
-            return _settled(batch, messages, await function(messages))
+            return _settled(batch, own, await function(own))
         finally:
             messages[:] = batch
 
     wrapped = copy.copy(handler)
-    wrapped.function = wrapped.plain = own = awaited if inspect.iscoroutinefunction(function) else call
-    own.__module__, own.__qualname__ = handler.name.split(":", 1)
-    own.__annotations__["return"] = returns
+    wrapped.function = wrapped.plain = made = awaited if inspect.iscoroutinefunction(function) else call
+    made.__module__, made.__qualname__ = handler.name.split(":", 1)
+    made.__annotations__["return"] = returns
     return wrapped
 
 
-def _settled(batch: list[Message], messages: list[Message], result: object) -> object:
+def _handed(messages: list[Message]) -> HandedList:
+    return messages if isinstance(messages, HandedList) else HandedList(messages)
+
+
+def _settled(batch: list[Message], messages: HandedList, result: object) -> object:
     if result is None or (result.__class__ is list and _same(batch, messages)):  # the usual ones
         return result
     return in_order(batch, (batch,), (messages,), result)
 
 
-def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[list[Any]], result: object) -> object:
+def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[HandedList], result: object) -> object:
     """What a batch handler returned that was `given` its lists, of the messages, their bodies, or both, and `left` them so.
     Raises RowError where it goes by the order of the messages, and they have other places."""
     if isinstance(result, BatchResult):
@@ -100,11 +104,13 @@ def _same(given: list[Any], left: list[Any]) -> bool:
     return len(given) == len(left) and all(map(is_, given, left.copy()))
 
 
-def _in_place(given: list[Any], left: list[Any]) -> bool:
-    """Items were replaced at most, as each body by what was made of it: none stands at another's place."""
+def _in_place(given: list[Any], left: HandedList) -> bool:
+    """Items were replaced at most, as each body by what was made of it: none stands at another's place, nor did before."""
     places = set(map(id, given))
-    return len(given) == len(left) and all(
-        now is was or id(now) not in places for was, now in zip(given, left.copy(), strict=True)
+    return (
+        len(given) == len(left)
+        and not left.moved
+        and all(now is was or id(now) not in places for was, now in zip(given, left.copy(), strict=True))
     )
 
 

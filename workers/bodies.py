@@ -38,7 +38,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar, is_typed
 
 from ..remoting.errors import UsageError
 from .api import BodyError, Handler
-from .message import Message
+from .message import HandedList, Message
 
 Decode = Callable[[bytes], Any]
 
@@ -565,7 +565,7 @@ def _batch(
         results: list[object],
         fitting: list[Message],
         given: Sequence[list[Any]],
-        left: Sequence[list[Any]],
+        left: Sequence[HandedList],
         result: object,
     ) -> object:
         result = None if result is None else in_order(fitting, given, left, result)
@@ -586,7 +586,7 @@ def _batch(
         async def awaited(messages: list[Message]) -> object:
             pid = os.getpid()
             results, fitting, given = sorted_out(messages, pid)
-            own = [each.copy() for each in given]
+            own = [*map(HandedList, given)]
             try:
                 return put_together(results, fitting, given, own, await function(*own) if fitting else None)
             except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
@@ -598,7 +598,7 @@ def _batch(
     def call(messages: list[Message]) -> object:
         pid = os.getpid()
         results, fitting, given = sorted_out(messages, pid)
-        own = [each.copy() for each in given]
+        own = [*map(HandedList, given)]
         try:
             return put_together(results, fitting, given, own, function(*own) if fitting else None)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's

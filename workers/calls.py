@@ -30,7 +30,7 @@ from .cells import TAKEN, CellView
 from .copying import holds_all, listed, to_the_end
 from .fitting import NoRowError, RowError, check_ran
 from .forks import end_if_forked
-from .message import INNER_BATCH_BIT, Message, expand_inner_batch
+from .message import INNER_BATCH_BIT, HandedList, Message, expand_inner_batch
 from .misfits import made_row
 from .packets import QueueInfo
 from .rows import rows_of_table, tables_in
@@ -96,7 +96,7 @@ def messages_of(
     return messages, None
 
 
-class OneByOne(list[Message]):
+class OneByOne(HandedList):
     """A list of messages; `offsets` are the queue offsets of their records. What the handler moves keeps its own."""
 
     def __init__(self, messages: Sequence[Message], offsets: Sequence[int], cell: CellView) -> None:
@@ -125,10 +125,6 @@ class OneByOne(list[Message]):
     def _takens(self) -> dict[int, int]:
         """By message, what its being taken is noted as."""
         return {id(message): offset + 1 for message, offset in zip(self._messages, self._offsets, strict=True)}
-
-    def __reduce__(self) -> tuple[type[list[Message]], tuple[list[Message]]]:
-        """A handler may hand it to another process: there it is a plain list."""
-        return list, (super().copy(),)
 
 
 # --- what a batch handler raised or returned ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from struct import Struct
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from isal import isal_zlib
 
@@ -295,6 +295,37 @@ def expand_inner_batch(data: bytes, position: int, end: int, queue: QueueInfo) -
         known = replace(part, raw_properties=noted) if len(noted) <= PROPERTIES_MAX_BYTES else part
         found.append(_Part(encode_message(known), queue, number))
     return found
+
+
+def _noting(method: Callable[..., Any]) -> Any:
+    def noted(self: HandedList, *args: Any, **keys: Any) -> Any:
+        self.moved = True
+        return method(self, *args, **keys)
+
+    return noted
+
+
+class HandedList(list[Any]):
+    """The list that a batch handler gets, its own to change. `moved`: what stands in it may have come to another place, which
+    the list does not show in the end where each item was replaced after a sort."""
+
+    moved = False
+    sort = _noting(list.sort)
+    reverse = _noting(list.reverse)
+    insert = _noting(list.insert)
+    pop = _noting(list.pop)
+    remove = _noting(list.remove)
+    clear = _noting(list.clear)
+    __delitem__ = _noting(list.__delitem__)
+    __imul__ = _noting(list.__imul__)
+
+    def __setitem__(self, index: Any, value: Any, /) -> None:
+        self.moved = self.moved or isinstance(index, slice)
+        super().__setitem__(index, value)
+
+    def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
+        """A handler may hand it to another process: there it is a plain list."""
+        return list, (self.copy(),)
 
 
 def make_message(

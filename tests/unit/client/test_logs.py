@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import capture_logs
 
 from rocketcrew.client.logs import get_logger
@@ -209,6 +211,20 @@ def test_a_logger_that_was_bound_before_is_captured() -> None:
     with capture_logs() as lines:
         log.warning("said")
     assert lines == [{"event": "said", "member": "a", "log_level": "warning"}]
+
+
+def test_a_line_is_written_by_the_processors_of_its_beginning() -> None:
+    """Where another thread entered `capture_logs()` meanwhile, the rest of them was passed over, and the caller's call failed."""
+    configured = structlog.get_config()["processors"]
+
+    def cleared(_logger: object, _method: str, event: Any) -> Any:
+        configured.clear()
+        return event
+
+    with capture_logs() as lines:
+        configured.insert(0, cleared)
+        get_logger().warning("said", n=1)
+    assert lines == [{"event": "said", "n": 1, "log_level": "warning"}]
 
 
 def test_rooms_that_run_beside_the_user_s_code_have_these_loggers() -> None:

@@ -116,6 +116,19 @@ def replaced_by_another(messages: Batch) -> object:
     return [row(each) for each in messages]
 
 
+def sorted_and_replaced(messages: list[Any]) -> object:
+    """No message is left that would show the sort."""
+    messages.sort(key=by_body)
+    for place, each in enumerate(messages):
+        messages[place] = row(each)
+    return messages
+
+
+async def all_replaced(messages: list[Any]) -> object:
+    messages[:] = [row(each) for each in sorted(messages, key=by_body)]
+    return messages
+
+
 def acknowledged(messages: Batch) -> object:
     del messages[0]
     return BatchResult(ack_index=0)
@@ -130,7 +143,8 @@ def in_a_table(messages: Batch) -> object:
     "function",
     [
         sorted_list, made_before_sorting, sorted_awaited, sorted_untagged, sorted_in_generator, sorted_lazily,
-        sorted_in_arrow, acknowledged_and_sorted, taken_out, replaced_by_another, acknowledged, in_a_table,
+        sorted_in_arrow, acknowledged_and_sorted, taken_out, replaced_by_another,
+        sorted_and_replaced, all_replaced, acknowledged, in_a_table,
     ],
 )  # fmt: skip
 def test_results_by_place_of_messages_that_were_moved_fail_the_call(function: Any) -> None:
@@ -288,6 +302,13 @@ def bodies_sorted(bodies: list[int]) -> object:
     return [{"b": str(each)} for each in bodies]
 
 
+def sorted_and_made_anew(bodies: list[int]) -> object:
+    bodies.sort()
+    for place, each in enumerate(bodies):
+        bodies[place] = 1_000 + each
+    return [{"b": str(each)} for each in bodies]
+
+
 def median_of(messages: list[Message], bodies: list[int]) -> object:
     rows = [{"b": str(each)} for each in bodies]
     bodies.sort()
@@ -303,7 +324,7 @@ def stored(function: Any, bodies: tuple[bytes, ...]) -> Any:
     )
 
 
-@pytest.mark.parametrize("function", [both_sorted, bodies_sorted, median_of])
+@pytest.mark.parametrize("function", [both_sorted, bodies_sorted, sorted_and_made_anew, median_of])
 def test_results_by_place_of_decoded_bodies_that_were_moved_fail_the_call(function: Any) -> None:
     found = stored(function, (b"3", b"1", b"1"))
     assert not found.rows
