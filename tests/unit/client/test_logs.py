@@ -214,7 +214,7 @@ def test_a_logger_that_was_bound_before_is_captured() -> None:
 
 
 def test_a_line_is_written_by_the_processors_of_its_beginning() -> None:
-    """Where another thread entered `capture_logs()` meanwhile, the rest of them was passed over, and the caller's call failed."""
+    """Where another thread entered `capture_logs()` meanwhile, the rest was passed over, and the caller's call failed."""
     configured = structlog.get_config()["processors"]
 
     def cleared(_logger: object, _method: str, event: Any) -> Any:
