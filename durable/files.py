@@ -214,7 +214,6 @@ def try_lock(path: Path) -> int | None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_named(descriptor, path):
-                _give_to_folders_owner(descriptor, path)
                 return out_of_the_way(descriptor)  # or a user's function may close it, and nobody would know
         except BlockingIOError:
             os.close(descriptor)
@@ -223,15 +222,6 @@ def try_lock(path: Path) -> int | None:
             os.close(descriptor)
             raise
         os.close(descriptor)
-
-
-def _give_to_folders_owner(descriptor: int, path: Path) -> None:
-    """An empty file that root has made there itself: root, once killed, would keep the folder's owner out of his own lock."""
-    with contextlib.suppress(OSError):
-        made, named, folder = os.fstat(descriptor), path.lstat(), path.parent.stat()
-        made_here = os.path.samestat(made, named) and made.st_nlink == 1  # no link to a file of root's elsewhere
-        if made_here and made.st_size == 0 and made.st_uid == os.geteuid() != folder.st_uid:
-            os.fchown(descriptor, folder.st_uid, folder.st_gid)
 
 
 def _is_named(descriptor: int, path: Path) -> bool:

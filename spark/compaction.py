@@ -157,9 +157,9 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
 def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     """How many files of the table `compact` would merge, and how many it has; nothing is changed. Raises as `compact`."""
     if _is_delta(table):
-        log = open_log(table)
+        log, bounds = open_log(table), MergeBounds.all_small(file_bytes)
         try:
-            merged = merge_groups(small_files(log), MergeBounds.all_small(file_bytes))
+            merged = merge_groups(small_files(table, log, bounds), bounds)
         except LoaderError as error:
             raise _not_compacted(table, str(error)) from None
         return sum(map(len, merged)), len(own_files(table, log.get_add_actions()))
@@ -267,7 +267,7 @@ class _Exchange:
     def _alone(self) -> Generator[None]:
         path = self._table.with_name(f"{self._draft.name}.lock")
         try:
-            lock = lock_compact(path)
+            lock = lock_compact(path, self._table)
         except OSError as error:
             raise unusable(f"the folder {self._table.parent} can't be written", error) from None
         if lock is None:
@@ -319,10 +319,13 @@ class _Exchange:
         known = folder_outcomes(self._table, max(map(max, groups))).parts()
         parts = {part.first: part for part in known if not part.level}
         for group in groups:
-            told = [read_part(parts[batch]) for batch in group if batch in parts]
+            of_group = [parts[batch] for batch in group if batch in parts]
+            told = [read_part(part) for part in of_group]
             if any(one.rows is not None or one.outcomes for one in told):
                 file = batch_folder(self._draft, group[-1]) / OUTCOMES_FILE
                 file.write_bytes(joined(told).pack())
+                newest = max(part.path.stat().st_mtime for part in of_group if part.path is not None)
+                os.utime(file, (newest, newest))  # they are forgotten by that
                 make_like(rights_of(data_files(file.parent)[0]), file)
 
     def _replace(self, groups: Sequence[Sequence[int]]) -> None:

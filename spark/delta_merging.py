@@ -44,7 +44,7 @@ from .hdfs import HdfsPath
 from .merged_file import compression_of, open_part, write_merged
 from .merging import MergeBounds, SmallFile, merge_each
 from .object_store import ObjectPath, Place, short
-from .rights import make_alike
+from .rights import Rights, make_alike, rights_of
 from .targets.delta_disk import sync_commits
 
 pa: Any = pyarrow
@@ -86,10 +86,10 @@ def merge_small_files(
     """
     assert not isinstance(path, HdfsPath), "LoaderConfig lets no Delta table be there"
     _sweep(path, now_ms / 1000)
-    files, metadata, read = _files_of(log), log.metadata(), int(log.version())
+    files, metadata, read = _files_of(path, log), log.metadata(), int(log.version())
     merge = _Merge(path, files, pa.schema(log.schema()), metadata.partition_columns, now_ms)
     with merge.discarded_unless_made():
-        groups = merge_each(files.small(), bounds, merge.merged)
+        groups = merge_each(files.small(bounds), bounds, merge.merged)
         if not groups:
             if merge.failed:
                 raise merge.failed[0]
@@ -118,7 +118,7 @@ def _follow(path: Place, log: Any, version: int, interval: str | None) -> None:
         if isinstance(path, Path):
             for made in ("_last_checkpoint", f"{int(log.version()):020d}.checkpoint.parquet"):
                 with contextlib.suppress(OSError), open(path / LOG_DIR / made, "rb", opener=_no_link) as file:
-                    make_alike(file.fileno(), [entry_of(path, version - 1)])
+                    make_alike(file.fileno(), entry_of(path, version - 1))
             sync_commits(path, int(log.version()), int(log.version()))
 
 
@@ -126,18 +126,18 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-def small_files(log: Any) -> Iterator[SmallFile]:
+def small_files(path: Place, log: Any, bounds: MergeBounds) -> Iterator[SmallFile]:
     """What `merge_small_files` chooses from. Raises LoaderError for a table that can't be merged."""
-    return _files_of(log).small()
+    return _files_of(path, log).small(bounds)
 
 
-def _files_of(log: Any) -> _Files:
+def _files_of(path: Place, log: Any) -> _Files:
     metadata = log.metadata()
     if foreign := foreign_to(log.protocol(), metadata.configuration, OWN_ENTRY_FIELDS):
         raise LoaderError(f"the table has {', '.join(foreign)}: have Spark merge its files (OPTIMIZE)")
     if why := _unsure_partitions(pa.schema(log.schema()), metadata.partition_columns):
         raise LoaderError(why)
-    return _Files(log.get_add_actions())
+    return _Files(path, log.get_add_actions())
 
 
 def _unsure_partitions(schema: Any, columns: Sequence[str]) -> str:
@@ -154,12 +154,14 @@ def _unsure_partitions(schema: Any, columns: Sequence[str]) -> str:
 class _Files:
     """The files of a version, as delta-rs lists them: its rows are looked at only for the files that are merged."""
 
-    def __init__(self, added: Any) -> None:
+    def __init__(self, table: Place, added: Any) -> None:
+        self._table = table
         self._added: Any = pa.table(added)
         self._row_of: dict[str, int] = {}
 
-    def small(self) -> Iterator[SmallFile]:
-        """All that lie below the table, with their values of the partition columns."""
+    def small(self, bounds: MergeBounds) -> Iterator[SmallFile]:
+        """All that lie below the table. Of those that may be merged with each other the values of the partition columns are
+        the same, and the rights: who may read some of the rows may not read them all."""
         listed = self._added
         partitioned = "partition" in listed.column_names
         parts: list[Any] = list(listed.column("partition")) if partitioned else []
@@ -174,7 +176,14 @@ class _Files:
             except (ArithmeticError, ValueError):  # a value that Python does not have: such a partition stays as it is
                 continue
             self._row_of[path] = row
-            yield SmallFile(path, size, rows or 0, tuple(values.items()), made_ms)
+            rights = self._rights(path) if size < bounds.merged_bytes else None  # no look at what is large
+            yield SmallFile(path, size, rows or 0, (*values.items(), rights), made_ms)
+
+    def _rights(self, path: str) -> Rights | None:
+        """None in a bucket, and of a file that is gone: its group is dropped when it is read."""
+        with contextlib.suppress(OSError):
+            return rights_of(self._table / unquote(path)) if isinstance(self._table, Path) else None
+        return None
 
     def statistics(self, path: str) -> dict[str, Any]:
         """num_records, null_count, min and max of a file, the latter by column; what nobody has noted is None."""
@@ -294,7 +303,7 @@ class _Merge:
         columns: list[set[str]] = []
         rows = self._rows(group, first, [known["num_records"] for known in noted], columns)
         self._written.append(self._place(path))
-        with _written(self._place(path), [self._place(one.path) for one in group]) as file:
+        with _written(self._place(path), self._place(group[0].path)) as file:
             write_merged(rows, self._schema, file, codec)
             size = file.tell()
         stats = merged_statistics(self._schema, noted, columns)
@@ -421,8 +430,8 @@ def _entry(actions: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 @contextlib.contextmanager
-def _written(place: Path | ObjectPath, models: Sequence[Path | ObjectPath]) -> Generator[IO[bytes]]:
-    """A new file to be written under the name that it keeps, with the rights of `models`: nobody reads it before the log
+def _written(place: Path | ObjectPath, model: Path | ObjectPath) -> Generator[IO[bytes]]:
+    """A new file to be written under the name that it keeps, with the rights of `model`: nobody reads it before the log
     names it, and what a kill leaves is known to the vacuum. It is on the disk when this ends."""
     if not isinstance(place, Path):
         data = io.BytesIO()
@@ -430,7 +439,8 @@ def _written(place: Path | ObjectPath, models: Sequence[Path | ObjectPath]) -> G
         place.create(data.getvalue())
         return
     with place.open("xb") as file:
-        make_alike(file.fileno(), [model for model in models if isinstance(model, Path)])
+        if isinstance(model, Path):
+            make_alike(file.fileno(), model)
         yield file
         file.flush()
         os.fsync(file.fileno())
@@ -482,7 +492,7 @@ def _create(entry: Path | ObjectPath, data: bytes, before: Path | ObjectPath) ->
         return
     draft = entry.with_name(f".{entry.name}.{uuid.uuid4().hex}.new")
     try:
-        with _written(draft, [before]) as file:
+        with _written(draft, before) as file:
             file.write(data)
         os.link(draft, entry)  # unlike a rename, it never replaces
     finally:

@@ -6,12 +6,23 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Sequence
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _ACLS: Final = ("system.posix_acl_access", "system.posix_acl_default")
+_ACL_HEAD: Final = struct.pack("<I", 2)
+_ACL_ENTRY: Final = struct.Struct("<HHI")
+"""Tag, rights, and id, as Linux has them (posix_acl_xattr.h)."""
+_NO_ID: Final = 0xFFFFFFFF
+_OWNER: Final = (1, _NO_ID)
+_USER: Final = 2
+_OWN_GROUP: Final = (4, _NO_ID)
+_GROUP: Final = 8
+_MASK: Final = (16, _NO_ID)
+_OTHERS: Final = (32, _NO_ID)
+_READ_WRITE: Final = 0o666
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +41,18 @@ def rights_of(path: Path) -> Rights:
     return Rights(found.st_uid, found.st_gid, found.st_mode, tuple(_acl(path, name) for name in _ACLS))
 
 
-def _acl(path: Path, name: str) -> bytes | None:
+def _acl(of: Path | int, name: str) -> bytes | None:
     try:
-        return os.getxattr(path, name)
+        return os.getxattr(of, name)
     except OSError:  # it has none, or its file system
         return None
+
+
+def _set_acl(of: Path | int, name: str, acl: bytes | None) -> None:
+    if acl is not None:
+        os.setxattr(of, name, acl)
+    elif _acl(of, name) is not None:
+        os.removexattr(of, name)
 
 
 def give(made: Path, rights: Rights) -> None:
@@ -48,29 +66,54 @@ def set_rights(made: Path, rights: Rights) -> None:
     """Give it to its owner and group, with the mode and the ACLs; those that it has from its folder go. Raises OSError."""
     give(made, rights)
     for name, acl in zip(_ACLS, rights.acls, strict=True):
-        if acl is not None:
-            os.setxattr(made, name, acl)
-        elif _acl(made, name) is not None:
-            os.removexattr(made, name)
+        _set_acl(made, name, acl)
     if made.stat().st_mode != rights.mode:
         made.chmod(stat.S_IMODE(rights.mode))  # behind the others, which take bits away
     if made.stat().st_mode != rights.mode:  # set-group-ID, where we are not of the group: no error is raised
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(made))
 
 
-def make_alike(file: int, models: Sequence[Path]) -> None:
-    """Give an open file of ours, as far as this user may, to whom the last model belongs, with the rights that all models
-    give: others go on to read it, whatever our umask is. Models that are gone give nothing."""
-    with contextlib.suppress(FileNotFoundError):
-        found = [model.stat() for model in models]
-        mode = 0o666
-        for one in found:
-            mode &= one.st_mode
-        with contextlib.suppress(OSError):  # of a group's members each may
-            os.fchown(file, -1, found[-1].st_gid)
-        if os.fstat(file).st_gid != found[-1].st_gid:
-            mode &= ~0o070  # what is for that group is not for ours
+def make_alike(file: int, model: Path) -> None:
+    """Give an open file of ours, as far as this user may, to whom the model belongs, with its rights: who reads the one reads
+    the other, whatever our umask and its folder's ACL are. A model that is gone gives nothing."""
+    try:
+        rights = rights_of(model)
+    except FileNotFoundError:
+        return
+    with contextlib.suppress(OSError):  # of a group's members each may
+        os.fchown(file, -1, rights.group)
+    with contextlib.suppress(OSError):
+        os.fchown(file, rights.user, -1)
+    found = os.fstat(file)
+    mode, acl = rights.mode & _READ_WRITE, rights.acls[0]
+    if found.st_gid != rights.group or (found.st_uid != rights.user and acl is not None):
         with contextlib.suppress(OSError):
-            os.fchown(file, found[-1].st_uid, -1)
-        with contextlib.suppress(OSError):
-            os.fchmod(file, mode)
+            os.setxattr(file, _ACLS[0], _by_name(rights, found.st_uid, found.st_gid))
+            return  # it has set the mode, too, whose group bits are the ACL's mask now
+        if found.st_gid != rights.group:
+            mode = mode & ~0o070 | (mode & 0o007) << 3  # our group's members are others to the model
+    with contextlib.suppress(OSError):
+        _set_acl(file, _ACLS[0], acl)
+    with contextlib.suppress(OSError):
+        os.fchmod(file, mode)
+
+
+def _by_name(rights: Rights, user: int, group: int) -> bytes:
+    """The ACL by which a file of `user` and `group` lets in whom one with `rights` lets in: its owner and its group by their
+    names. Pure."""
+    entries: dict[tuple[int, int], int] = {_OWNER: rights.mode >> 6, _OWN_GROUP: rights.mode >> 3, _OTHERS: rights.mode}
+    if known := rights.acls[0]:
+        entries = {(tag, of): bits for tag, bits, of in _ACL_ENTRY.iter_unpack(known[len(_ACL_HEAD) :])}
+    mask = entries.pop(_MASK, 0o7)
+    for one in entries:  # what counts of it, as the new mask is another one
+        entries[one] &= 0o6 & (0o7 if one in (_OWNER, _OTHERS) else mask)
+    if user != rights.user:
+        entries[_USER, rights.user] = entries[_OWNER]
+    if group != rights.group:
+        named = (_GROUP, rights.group)
+        entries[named] = entries.get(named, 0) | entries[_OWN_GROUP]
+        entries[_OWN_GROUP] = entries[_OTHERS]
+    entries[_MASK] = 0
+    for one in entries.keys() - {_OWNER, _OTHERS}:
+        entries[_MASK] |= entries[one]
+    return _ACL_HEAD + b"".join(_ACL_ENTRY.pack(tag, bits, of) for (tag, of), bits in sorted(entries.items()))

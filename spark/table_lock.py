@@ -52,10 +52,11 @@ def lock_table(table: Path, kind: int, wait_s: float) -> int:
         time.sleep(LOCK_POLL_S)
 
 
-def lock_compact(path: Path) -> int | None:
-    """As `try_lock`. Raises LoaderError, OSError."""
+def lock_compact(path: Path, of: Path) -> int | None:
+    """As `try_lock`; the file is that of whoever has the folder `of`: root, once killed, would keep him out with it. Raises
+    LoaderError, OSError."""
     try:
-        return try_lock(path)
+        lock = try_lock(path)
     except PermissionError:
         if not path.exists():
             raise
@@ -63,6 +64,18 @@ def lock_compact(path: Path) -> int | None:
             f"another user's compact works on the table, or was killed: {path} is its lock. Wait for its end, or delete the"
             " file where none runs"
         ) from None
+    if lock is not None:
+        _give(lock, path, of)
+    return lock
+
+
+def _give(lock: int, path: Path, of: Path) -> None:
+    """Only an empty file that we have made there ourselves, and not a link to one of root's elsewhere."""
+    with contextlib.suppress(OSError):
+        made, named, folder = os.fstat(lock), path.lstat(), of.stat()
+        made_here = os.path.samestat(made, named) and made.st_nlink == 1
+        if made_here and made.st_size == 0 and made.st_uid == os.geteuid() != folder.st_uid:
+            os.fchown(lock, folder.st_uid, folder.st_gid)
 
 
 @contextlib.contextmanager
@@ -70,7 +83,7 @@ def only_merge(table: Place) -> Generator[bool]:
     """Whether nobody else of this host merges files of the Delta table: of two merges at the same moment one is work for
     nothing. In a bucket nobody can tell."""
     path = table / STATE_DIR / DELTA_LOCK
-    lock = lock_compact(path) if isinstance(path, Path) else -1
+    lock = lock_compact(path, path.parent) if isinstance(path, Path) else -1
     try:
         yield lock is not None
     finally:

@@ -432,7 +432,8 @@ def _is_refused(slot: Slot, other: Slot, told: dict[str, str], *, starts: bool) 
     if not starts and (why := _needs_a_start(slot, other)):
         refuse(other.path.name, told, reason=why, remedy="the next start of a member takes it over")
         return True
-    ours, theirs = known_ledger(slot.segments), known_ledger(other.segments)
+    known = (known_ledger(one.segments) for one in (slot, other))
+    ours, theirs = (ledger.resolve() if ledger else None for ledger in known)  # one may have two names
     has_rows = any(any((other.segments / folder).glob("[!.]*")) for folder in (OPEN_DIR, READY_DIR))
     if has_rows and theirs not in (None, ours) and not (starts and ours is None):
         refuse(

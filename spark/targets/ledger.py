@@ -209,6 +209,7 @@ def lock_path(destination: str, place: str, folder: Path) -> Path:
     name = f".rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
     if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK) and not _is_open(path.parent):
         return path.parent / name
+    folder = folder.resolve()  # the ledger of several folders is known by several names
     slot = folder.parent.parent  # data_dir/<group>/<slot>/segments/ledger
     return (slot.parent if slot.name.isdigit() else folder.parent) / name
 

@@ -60,22 +60,6 @@ def test_a_lock_is_held_under_a_high_number(tmp_path: Path) -> None:
     os.close(again)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_a_lock_that_root_has_made_is_its_folders_owners(tmp_path: Path) -> None:
-    """Root may be killed with it; a file of root's elsewhere, which a link leads to, stays root's."""
-    os.chown(tmp_path, 1234, 1235)
-    (tmp_path / "of root").mkdir()
-    elsewhere = tmp_path / "of root" / "empty"
-    elsewhere.touch()
-    (tmp_path / "link").symlink_to(elsewhere)
-    (tmp_path / "hard").hardlink_to(elsewhere)
-    for name, owner in (("lock", 1234), ("link", 0), ("hard", 0)):
-        lock = try_lock(tmp_path / name)
-        assert lock is not None
-        assert os.fstat(lock).st_uid == owner
-        os.close(lock)
-
-
 def test_what_is_moved_is_open_once() -> None:
     fd = os.open(os.devnull, os.O_RDONLY)
     high = out_of_the_way(fd)

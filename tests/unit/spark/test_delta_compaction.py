@@ -64,8 +64,8 @@ def test_what_root_has_merged_the_loader_s_user_reads(world: World, folder: int)
         assert status.st_mode & 0o440 == 0o440
 
 
-def test_what_is_merged_is_read_by_those_who_could_read_all_of_it(world: World) -> None:
-    """Whoever runs it: one who may give files to nobody, as a member of the group, has a umask too."""
+def test_files_of_other_rights_are_not_merged_and_the_umask_counts_for_nothing(world: World) -> None:
+    """Whoever may read some of the rows may not read them all; who runs it as a member of the group has a umask too."""
     loaded(world, 3)
     for path in world.table.rglob("*"):
         path.chmod(0o2770 if path.is_dir() else 0o660)
@@ -73,11 +73,13 @@ def test_what_is_merged_is_read_by_those_who_could_read_all_of_it(world: World) 
     there = set(world.table.rglob("*"))
     before = os.umask(0o077)
     try:
-        assert compact(world.table, FILE_BYTES).files_after == 1
+        assert to_merge(world.table, FILE_BYTES) == (2, 3)
+        assert compact(world.table, FILE_BYTES).files_after == 2
     finally:
         os.umask(before)
     made = {path.suffix: path.stat().st_mode & 0o777 for path in set(world.table.rglob("*")) - there}
-    assert made == {".parquet": 0o640, ".json": 0o660}
+    assert made == {".parquet": 0o660, ".json": 0o660}
+    world.assert_exact()
 
 
 def at_first(do: Callable[[], object]) -> Callable[[str], None]:

@@ -130,6 +130,17 @@ def test_a_second_loader_of_one_destination_is_refused(tmp_path: Path) -> None:
     assert second.state().batch == 0
 
 
+def test_a_second_loader_of_a_ledger_that_is_known_by_two_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data" / "g" / "0" / "segments").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "data" / "g" / "0")
+    frames = Frames()
+    first, second = (target_at(tmp_path / slot / "segments" / "ledger", frames) for slot in ("data/g/0", "link"))
+    assert first.state().batch == 0
+    with pytest.raises(LoaderError, match="another loader delivers to"):
+        second.state()
+    first.close()
+
+
 def test_one_process_delivers_as_often_as_it_is_asked_to(world: World, segments: Any) -> None:
     """A notebook that calls `load` once more."""
     for offset in (1, 2):

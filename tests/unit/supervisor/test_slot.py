@@ -128,6 +128,18 @@ def test_the_ledger_of_a_slot_that_is_taken_over_is_used_on(tmp_path: Path, file
     assert ledger_of([mine.segments]) == dead.segments / "ledger"
 
 
+def test_two_names_of_one_ledger_are_no_two_ledgers(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    (dead.segments / "ready" / segment_name("w", 1)).write_bytes(b"sealed")
+    (dead.segments / "ledger").mkdir()
+    (dead.segments / "ledger" / "state.json").write_text("x")
+    (mine.segments / "ledger.at").write_text(f"{tmp_path / 'link/g/1/segments/ledger'}\n")
+    dead.release()
+    adopt(mine)
+    assert mine.sealed_tokens() == {("w", 1)}
+
+
 def test_a_slot_with_another_ledger_is_left_to_a_loader_of_its_own(tmp_path: Path) -> None:
     mine, dead = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
     for slot in (mine, dead):
