@@ -135,16 +135,17 @@ def left(
     facts: Mapping[MessageQueue, Facts],
     stored_ms: Mapping[MessageQueue, int | None],
     deleted_ms: int,
+    looked_ms: int,
 ) -> Marks:
     """The marks that go into the checkpoint with `ends`. `stored_ms`: when the messages at `places_of_new` were stored.
 
     Else the marks before, if reading stays behind them. Else, where a master has nothing there, that it was deleted: it is
-    older than `deleted_ms`.
+    older than `deleted_ms`. What it only could not read may be there later, and be as young as the look, at `looked_ms`.
     """
     new = {queue: Mark(ends[queue] - 1, ms) for queue, ms in stored_ms.items() if ms is not None}
     known = {queue: mark for queue, mark in marks.items() if mark.offset < ends[queue]} | new
     return known | {
-        queue: Mark(end - 1, -deleted_ms)
+        queue: Mark(end - 1, -(deleted_ms if end <= facts[queue].minimum else looked_ms))
         for queue, end in ends.items()
         if queue not in known
         and queue in facts

@@ -175,7 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tries = Tries()
         while True:
             now_ms = self._wall_ms()
-            ends = self._look(lambda: link.run(self._ends(looker, begin, marks)))
+            ends = self._look(lambda: link.run(self._ends(looker, begin, marks)), again=tries.changed > 0)
             self._latest = dict(ends)
             ends = self._chosen(start, begin, ends, limit)
             planned = start
@@ -298,8 +298,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`ends` with what else Spark's checkpoint keeps."""
         begin, marks = from_json(start), marks_from_json(start)
         places = places_of_new(begin, ends, marks, self._facts)
+        now_ms = self._wall_ms()  # not later: what another queue gets after the answer is not what was there
         stored_ms = await looker.stored_at(places)
-        new = left(marks, ends, self._facts, stored_ms, max(1, self._wall_ms() - SPARE_MS))
+        new = left(marks, ends, self._facts, stored_ms, max(1, now_ms - SPARE_MS), now_ms)
         self._before |= {queue: marks[queue] for queue, ms in stored_ms.items() if ms is not None and queue in marks}
         self._found(new, stored_ms, self._clock())
         return to_json(ends, new, self._kept_group(start), begin if self._is_first(start, begin) else None)
@@ -335,10 +336,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         read = {queue: mark.offset + 1 for queue, mark in before.items() if mark.fits(stored_ms[queue])}
         return since | read
 
-    def _look(self, look: Callable[[], Offsets]) -> Offsets:
-        """Not more often than is good for the brokers."""
+    def _look(self, look: Callable[[], Offsets], *, again: bool) -> Offsets:
+        """Not more often than is good for the brokers. `again`: it saw what brokers contradict, and that may last."""
         wait_s = self._looked_s + LOOK_INTERVAL_S - self._clock()
-        if wait_s > 0 and self._target is None:
+        if wait_s > 0 and (again or self._target is None):
             time.sleep(wait_s)
         found = look()
         self._looked_s = self._clock()

@@ -539,11 +539,11 @@ class Assigning:
         (a loader that has started anew knows nothing of the wish before)."""
         q = self.s.pulled[pq.handle]
         self._note_settled(q)
-        self._commit_progress(q, now)
+        self._commit_progress(q, now, untold=is_untold(q))
         if pq.state is QueueState.DRAINING and pq.ledger.held:
             self.s.ask_seals_of(pq)
 
-    def _commit_progress(self, q: PulledQueue, now: float) -> None:
+    def _commit_progress(self, q: PulledQueue, now: float, *, untold: bool = False) -> None:
         """Commit what is new, or is to be committed again."""
         pq = q.pq
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
@@ -556,7 +556,7 @@ class Assigning:
         if q.in_doubt and now - q.doubted_at < WITHHELD_S and pq.state is QueueState.ASSIGNED:
             return
         offset = pq.head_offset
-        stale = is_untold(q) or now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
+        stale = untold or now - q.committed_at >= self.s.config.recommit_interval_ms / 1000
         if offset > max(q.committed, q.left_to) or stale:
             self._commit(q, offset)
 

@@ -71,7 +71,8 @@ def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
 
 def is_untold(q: PulledQueue) -> bool:
     """Of a queue that ends in doubt, to be opened here again or in a stop: its broker may have forgotten what we committed,
-    and was not told since. Where a message outlasts the deadline, no last commit would say it."""
+    and was not told since. Where a message outlasts the deadline, no last commit would say it; so it is told with what is
+    saved from time to time. Not at once: a last commit that comes soon would wait for the answer of a broker that is away."""
     return q.ours and q.in_doubt and q.committed_at < q.doubted_at
 
 
@@ -187,15 +188,18 @@ class Doubts:
         """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened
         where new groups begin."""
         again = offset >= 0 and now - q.cut_off_at >= GONE_S
-        if offset >= 0 or q.committed_at > -inf:  # else there was none before, either
+        fell = offset >= 0 or q.committed_at > -inf or q.back_at < sys.maxsize  # else there was none before, either
+        if fell:
             told = self._gone_back.setdefault((q.pq.mq.broker_name, again), [])
             told.append((q.pq.mq, q.committed, offset))
         if again:
             self._restart(q.pq, now)
         else:
-            q.doubted_at, q.committed_at, q.left_to, q.back_at = inf, -inf, -1, offset
-            if q.pq.state is QueueState.DRAINING:
-                q.committed = offset
+            q.doubted_at, q.committed_at, q.left_to = inf, -inf, -1
+            if fell:
+                q.back_at = offset
+                if q.pq.state is QueueState.DRAINING:
+                    q.committed = offset
 
     def _tell_went_back(self) -> None:
         """One line for all queues of a broker, when the last of those that were asked for together is answered."""

@@ -70,6 +70,7 @@ class Locking:
         wanted = tuple(pq.mq for pq in queues if pq.mq not in self._asked)
         if wanted:
             self._asked.update(wanted)
+            self._unlocks = UnlockQueues(()), 0  # what is given up from now on is so behind this question
             self.s.out.append(LockQueues(wanted))
 
     def open(self, queues: list[ProcessQueue]) -> None:

@@ -70,13 +70,16 @@ class QueueLocks:
             log.info("left_locks_given_up", broker=left[0].broker_name, queues=len(left), owners=self._left.owners)
 
     async def unlock(self, action: UnlockQueues) -> None:
-        """One-way, as Java; a lock that stays would expire at the broker."""
-        for mqs in _by_broker(action.mqs):
-            try:
-                address = await self._cluster.address_of(mqs[0])
-                await self._operations.unlock_batch(address, self._group, mqs, oneway=True)
-            except RocketcrewError as error:
-                log.warning("unlock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
+        """One-way, as Java; a lock that stays would expire at the broker. No broker waits for another: one that hears it late
+        would take away a lock that it gave again meanwhile."""
+        await asyncio.gather(*(self._unlock_at(mqs) for mqs in _by_broker(action.mqs)))
+
+    async def _unlock_at(self, mqs: Sequence[MessageQueue]) -> None:
+        try:
+            address = await self._cluster.address_of(mqs[0])
+            await self._operations.unlock_batch(address, self._group, mqs, oneway=True)
+        except RocketcrewError as error:
+            log.warning("unlock_failed", broker=mqs[0].broker_name, queues=len(mqs), error=str(error))
 
     def connected(self, address: str) -> None:
         """A broker that is elsewhere now knows neither us nor our locks; the connection before may end later, or never."""

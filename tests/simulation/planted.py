@@ -100,9 +100,9 @@ class TellsOnce(CoreParts):
     """An offset that the broker confirmed is never sent again, though a killed broker forgets."""
 
     class assigning_class(Assigning):
-        def _commit_progress(self, q: PulledQueue, now: float) -> None:
+        def _commit_progress(self, q: PulledQueue, now: float, *, untold: bool = False) -> None:
             if q.pq.head_offset > q.committed:
-                super()._commit_progress(q, now)
+                super()._commit_progress(q, now, untold=untold)
 
 
 class CommitUnguarded(Parts):

@@ -122,12 +122,18 @@ def test_the_marks_that_a_batch_leaves() -> None:
     places = places_of_new(begin, ends, marks, facts)
     assert places == {Q0: 5}, "queue 1 goes back to its first message, the others stay"
     nothing_at_4 = Mark(4, -50)
-    assert left(marks, ends, facts, {Q0: 200}, 50) == {Q0: Mark(5, 200), Q1: nothing_at_4, Q2: Mark(6, 100)}
-    assert left(marks, ends, facts, {Q0: None}, 50) == {Q0: Mark(1, 100), Q1: nothing_at_4, Q2: Mark(6, 100)}
-    assert left({}, {Q1: 5, Q2: 0, Q3: 3}, facts, {}, 50) == {Q1: nothing_at_4}, "one at its first message, one away"
-    assert left({}, {Q1: 6}, facts, {Q1: None}, 50) == {Q1: Mark(5, -50)}, "the first offset of an emptied queue stays"
+    assert left(marks, ends, facts, {Q0: 200}, 50, 110) == {Q0: Mark(5, 200), Q1: nothing_at_4, Q2: Mark(6, 100)}
+    assert left(marks, ends, facts, {Q0: None}, 50, 110) == {Q0: Mark(1, 100), Q1: nothing_at_4, Q2: Mark(6, 100)}
+    assert left({}, {Q1: 5, Q2: 0, Q3: 3}, facts, {}, 50, 110) == {Q1: nothing_at_4}, (
+        "one at its first message, one away"
+    )
+    unread = left({}, {Q1: 6}, facts, {Q1: None}, 50, 110)
+    assert unread == {Q1: Mark(5, -110)}, "the first offset of an emptied queue stays"
+    assert gone(unread, facts, {Q1: 109}) == {}, "it was there, and could only not be read"
     replica = {Q1: Facts(5, 9, final=False)}
-    assert left({}, {Q1: 5}, replica, {}, 50) == left({}, {Q1: 6}, replica, {Q1: None}, 50) == {}, "its master has more"
+    assert left({}, {Q1: 5}, replica, {}, 50, 110) == left({}, {Q1: 6}, replica, {Q1: None}, 50, 110) == {}, (
+        "its master has more"
+    )
     assert places_of_new({}, {Q2: 0}, {}, facts) == {}, "it enters with nothing read"
     assert places_of_new({Q2: 7}, {Q2: 7}, {}, facts) == {Q2: 6}, "it has no mark yet"
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -33,9 +34,9 @@ from rocketcrew.source.offsets import Mark, from_json, marks_from_json, to_json
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
-from rocketcrew.source.stream_reader import StreamReader
+from rocketcrew.source.stream_reader import LOOK_INTERVAL_S, StreamReader
 
-from .conftest import PATIENT_MS
+from .conftest import PATIENT_MS, WallClock
 
 TOPIC = "orders"
 QUEUE = MessageQueue(TOPIC, "broker-a", 0)
@@ -289,7 +290,7 @@ def test_a_queue_emptied_by_retention_whose_first_offset_stays_is_known_again_an
         cluster.looks = 0
         end = stream.latestOffset(end, ReadAllAvailable())
         looks.append(cluster.looks)
-    assert (looks, marks_from_json(end)[QUEUE]) == ([4, 1, 1], Mark(9, -440_000))
+    assert (looks, marks_from_json(end)[QUEUE]) == ([4, 1, 1], Mark(9, -500_000))
     cluster.unreadable = set()  # the topic is made anew, and is as long as before
     clock.now_s += 60
     with pytest.raises(
@@ -298,6 +299,23 @@ def test_a_queue_emptied_by_retention_whose_first_offset_stays_is_known_again_an
         stream.latestOffset(end, ReadAllAvailable())
     again = StreamReader(reading(access, streaming=True, failOnDataLoss="false", **options), Clocks())
     assert from_json(again.latestOffset(end, ReadAllAvailable()))[QUEUE] == 0
+
+
+@pytest.mark.parametrize("start", ["latest", "earliest"])
+def test_a_message_that_cannot_be_read_for_a_while_is_the_same_when_it_can(
+    cluster: Cluster, access: Access, wall: WallClock, start: str
+) -> None:
+    """It counted as deleted, and as older than a minute before: the query ended with an error, or read all of it again."""
+    if start == "earliest":
+        cluster.minimum = 9
+    cluster.unreadable = {9}
+    stream = StreamReader(reading(access, streaming=True, startingOffsets=start), Clocks(), lambda: wall() + 1)
+    end = stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
+    assert (from_json(end)[QUEUE], marks_from_json(end)[QUEUE].stored_ms < 0) == (10, True)
+    cluster.unreadable, cluster.all = set(), 11
+    with SyncProducer(access, send_timeout_ms=PATIENT_MS) as producer:
+        producer.send(OutgoingMessage(TOPIC, b"10"), selector=to_queue(QUEUE))
+    assert from_json(stream.latestOffset(end, ReadAllAvailable()))[QUEUE] == 11
 
 
 def test_an_offset_without_a_message_is_looked_at_once_more(cluster: Cluster, access: Access) -> None:
@@ -352,6 +370,23 @@ def test_a_queue_that_is_another_one_at_each_look_is_an_error_in_the_end(cluster
     stream = StreamReader(reading(access, streaming=True), Clocks())
     with pytest.raises(UnreachableError, match="queue 0 of topic orders on broker-a had other messages at each of 60"):
         stream.latestOffset(to_json({QUEUE: 10}, {QUEUE: Mark(9, 5)}), ReadAllAvailable())
+
+
+def test_available_now_waits_between_looks_that_see_another_queue_too(cluster: Cluster, access: Access) -> None:
+    """All of them were over in a third of a second: a broker that took longer ended the query."""
+
+    def clock() -> float:
+        if cluster.looks >= 3:
+            cluster.minimum = 0  # now the first offset says so as well
+        return time.monotonic()
+
+    cluster.minimum, cluster.all = 10, 11
+    stream = StreamReader(reading(access, streaming=True), clock)
+    stream.prepareForTriggerAvailableNow()
+    cluster.looks, began = 0, time.monotonic()
+    with pytest.raises(DataLossError, match="the topic was made anew since it was read"):
+        stream.latestOffset(to_json({QUEUE: 10}, {QUEUE: Mark(9, 5)}), ReadAllAvailable())
+    assert time.monotonic() - began >= 2 * LOOK_INTERVAL_S
 
 
 def test_a_queue_that_was_made_anew_is_read_from_its_first_message_in_batches_of_the_limit(

@@ -179,6 +179,34 @@ def test_where_nothing_was_ever_committed_no_offset_went_back(make: Make) -> Non
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(0, False)]
 
 
+@pytest.mark.parametrize("opened_at", [0, 1000])
+def test_where_nothing_was_ever_committed_or_finished_a_stop_owes_nothing(make: Make, opened_at: int) -> None:
+    """It tried three times to tell that to a broker that was away, and logged a deadline that had not come."""
+    bench = make()
+    bench.core.handle(ev.Start(), bench.now)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, opened_at), bench.now)
+    bench.take(act.FetchAssignment)
+    lost(bench)
+    answered(bench, -1)
+    lost(bench)
+    bench.take(act.Log)
+    assert bench.core.assigning.leaving.uncommitted() == {}
+    stops(bench)
+    assert len(bench.commits(ok=False)) == 1
+    assert bench.one(act.Finished).clean
+    assert "drain_deadline" not in bench.logged()
+
+
+def test_what_the_broker_had_none_of_twice_is_still_owed(make: Make) -> None:
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    for _ in range(2):
+        lost(bench)
+        answered(bench, -1)
+    assert bench.core.assigning.leaving.uncommitted() == {handle: 2}
+
+
 def in_a_long_doubt(make: Make) -> tuple[Bench, int]:
     """The broker had confirmed 2, and a guarded commit of 3 is under way."""
     bench, handle = running(make)
@@ -291,6 +319,20 @@ def test_a_queue_that_is_restarted_in_doubt_with_a_long_message_tells_the_broker
         bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=at), bench.now)
     bench.pass_ms(600)
     assert bench.persist() == []
+
+
+def test_a_stop_in_doubt_does_not_ask_before_what_runs_has_finished(make: Make) -> None:
+    """What was committed was told again at once: where the broker was away, the last commit waited for that time-out."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    bench.found(handle, [2])
+    (chunk,) = bench.dispatched()
+    bench.pass_ms(1)
+    lost(bench)
+    stops(bench)
+    bench.none(act.Commit)
+    bench.done(chunk)
+    assert bench.one(act.Commit).offset == 3
 
 
 def restarts(bench: Bench) -> None:

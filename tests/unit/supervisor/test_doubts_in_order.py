@@ -331,6 +331,28 @@ def test_locks_that_are_given_up_at_once_are_one_request(make: Make, taken: bool
     assert [unlock.mqs for unlock in bench.take(act.UnlockQueues)] == [mqs[4:] if taken else mqs]
 
 
+def test_a_lock_that_is_given_up_behind_a_question_is_no_part_of_the_request_before_it(make: Make) -> None:
+    """The broker heard the unlock first, and kept the lock that it gave then until the question's answer."""
+    bench = make(order="queue", locks=True)
+    bench.members([0, 1])
+    mqs = bench.one(act.LockQueues).mqs
+    bench.core.handle(ev.Locked(mqs, None, bench.now), bench.now)
+    bench.core.take_actions()
+    locking = bench.core.locking
+    assert locking is not None
+    gone, stays = (bench.core.state.by_mq[mq] for mq in mqs)
+    locking.ended(gone, bench.now)
+    locking.open([stays])
+    bench.core.handle(ev.Locked(mqs[1:], None, bench.now), bench.now)
+    locking.ended(stays, bench.now)
+    done = bench.core.take_actions()
+    assert [action.mqs for action in done if isinstance(action, act.LockQueues | act.UnlockQueues)] == [
+        mqs[:1],
+        mqs[1:],
+        mqs[1:],
+    ]
+
+
 @pytest.mark.parametrize(("answer", "held"), [("all", True), (None, True), ("none", False)])
 def test_what_was_asked_for_a_queue_that_has_ended_is_given_up_unless_it_was_refused(
     make: Make, answer: str | None, held: bool

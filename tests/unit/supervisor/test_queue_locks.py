@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any, cast
 
+from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core.actions import UnlockQueues
 from rocketcrew.supervisor.core.events import BrokerLost, Event
 from rocketcrew.supervisor.member.queue_locks import QueueLocks
 
@@ -99,3 +104,37 @@ def test_a_broker_that_no_route_names_is_lost_as_well() -> None:
     del world.at["a"]
     world.locks.connection_lost("one:1")
     assert world.lost == ["a"]
+
+
+class Brokers:
+    """The first is away, and is not given up before another has heard."""
+
+    def __init__(self) -> None:
+        self.heard = asyncio.Event()
+        self.unlocked: list[tuple[str, Sequence[MessageQueue]]] = []
+        self.tries: list[str] = []
+
+    async def address_of(self, mq: MessageQueue) -> str:
+        return mq.broker_name
+
+    async def unlock_batch(self, address: str, _group: str, mqs: Sequence[MessageQueue], *, oneway: bool) -> None:
+        assert oneway
+        self.tries.append(address)
+        if address == "a":
+            await self.heard.wait()
+            raise UnreachableError(address, "gone")
+        self.unlocked.append((address, mqs))
+        self.heard.set()
+
+
+def test_a_broker_does_not_hear_late_what_is_given_up_as_another_is_away() -> None:
+    """It heard it behind the question for the lock that it gave again, and another member could lock the queue beside us."""
+
+    async def give_up() -> None:
+        brokers, nobody = Brokers(), cast("Any", None)
+        locks = QueueLocks(cast("Any", brokers), cast("Any", brokers), nobody, "g", lambda: 0.0, lambda: None, nobody)
+        a, b = (tuple(MessageQueue("orders", name, number) for number in range(2)) for name in "ab")
+        await asyncio.wait_for(locks.unlock(UnlockQueues((*a, *b))), 10)
+        assert (brokers.tries, brokers.unlocked) == (["a", "b"], [("b", list(b))])
+
+    asyncio.run(give_up())
