@@ -6,7 +6,8 @@ string unchanged (so REAL_TOPIC and DELAY stay in it). Within a level, delivery 
 is all that has to be looked at.
 
 The tags code says when to look; the record itself, whether it is time: a damaged code must deliver nothing too early. So
-where a level's delay was made longer, what waits in it already waits longer too.
+where a level's delay was made longer, what waits in it already waits longer too; and shorter, where it was made shorter, as
+the head's store time says when to look, too.
 
 What cannot be delivered now holds up its own level alone, as when its queue, or the one that its head is for, is built anew.
 A head that the disk cannot read is passed over once its place is given up (lost_places.py). Where it is the level's queue
@@ -22,6 +23,7 @@ between a delivery and that save delivers once more: at least once, as everythin
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -194,7 +196,10 @@ class DelayLevels:
         offset = min(max(delivered, queue.min_offset), queue.max_offset)
         self._delivered[level] = offset
         if offset < queue.max_offset:
-            self._due_ms[level] = store.entry(queue, offset)[2]
+            self._due_ms[level] = due_ms = store.entry(queue, offset)[2]
+            with contextlib.suppress(QueueRebuilding):  # its delivery says so
+                if (stored_ms := store.store_time_ms(SCHEDULE_TOPIC, queue.queue_id, offset)) is not None:
+                    self._due_ms[level] = min(due_ms, stored_ms + self.delay_ms(level))
         else:
             self._due_ms.pop(level, None)
 

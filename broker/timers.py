@@ -123,6 +123,10 @@ class Timers:
     def __len__(self) -> int:
         return len(self._open)
 
+    def waits(self, key: str) -> bool:
+        """Whether one is open that this `recall_key` names."""
+        return key in self._by_key
+
     def start(self, store: MessageStore, now_ms: int, genuine_checkpoint: bytes | None = None) -> None:
         """Read what is open; once, after recovery. Raises QueueRebuilding.
 

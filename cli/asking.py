@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import tomllib
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Final, TypeVar
+
+import click
 
 from ..client.access import Access
 from ..client.admin import Admin
@@ -12,11 +16,13 @@ from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
 from ..conf.settings import Settings, is_broadcasting
+from ..conf.sources import environment_name
 from ..remoting.admin_bodies import ConsumerConnections
 from ..remoting.bodies import BROADCASTING
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ..remoting.names import SYSTEM_TOPICS
+from .surroundings import surroundings
 from .wording import no_such_name, unknown_topic
 
 T = TypeVar("T")
@@ -84,10 +90,22 @@ async def connections_of(cluster: Cluster, group: str) -> ConsumerConnections | 
 
 
 def is_set_broadcasting(settings: Settings, group: str) -> bool:
-    """Whether the settings say so of this group. What a file or the environment says is of the group that it names itself,
-    and not of one that is named elsewhere, as by -g; what is said on the command line is of this command's."""
-    model, named = (settings.origin[f"consumer.{key}"].partition(" ")[0] for key in ("message_model", "group"))
-    return is_broadcasting(settings) and settings.consumer.group == group and model in ("flag", named)
+    """Whether the settings say so of this group. What a file or the environment says is not of another group than it names
+    itself, as by -g; what is said on the command line is of this command's."""
+    if not is_broadcasting(settings) or settings.consumer.group != group:
+        return False
+    return _group_beside(*settings.origin["consumer.message_model"].split(" ", 1)) in (None, group)
+
+
+def _group_beside(source: str, where: str = "") -> object:
+    """The group that a source of settings names itself, None = it names none; a value of another source may hold instead."""
+    context = click.get_current_context(silent=True)
+    if source == "environment" and context is not None:
+        return surroundings(context).env.get(environment_name("consumer.group"))
+    if source == "file":
+        with contextlib.suppress(OSError, ValueError):  # it was read a moment ago
+            return tomllib.loads(Path(where).read_text("utf-8-sig")).get("consumer", {}).get("group")
+    return None
 
 
 def broadcasts(online: ConsumerConnections | None, *, configured: bool = False) -> bool:

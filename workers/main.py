@@ -69,7 +69,7 @@ from .runner import Place
 from .salvage import nothing_of, salvage
 from .sealing import OwnCalls, Sealer
 from .segment import SegmentWriter
-from .sends import sending
+from .sends import is_ordered, sending
 from .sentry import SentryEvents, flush_sentry, set_up_sentry
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
@@ -134,7 +134,7 @@ def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:
         link.send(encode_boot_failed(BootFailed(str(error), trace)))
         return EXIT_HANDLER
     outbox = make_outbox(handler, boot.access)
-    sends = sending(handler, boot.group, outbox, ordered=boot.bounds.ordered)
+    sends = sending(handler, boot.group, outbox, ordered=boot.bounds.ordered, rows=boot.segments_dir is not None)
     worker = make_worker(boot, link, sends, schema, log, cell, loop)
     link.send(encode_ready(ready_packet(handler, schema, boot)))
     guard = ForkGuard(lambda: worker.lock)
@@ -307,7 +307,7 @@ def make_worker(
         boot.slab.close_fd()
     bounds = boot.bounds
     rows, segments, sealer = make_results(boot, link, schema, log, cell)
-    ordered = bounds.ordered or handler.order in ("queue", "key")
+    ordered = is_ordered(handler, configured=bounds.ordered)
     traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.

@@ -32,9 +32,11 @@ from ..remoting.properties import PROPERTY_SHARDING_KEY, PROPERTY_UNIQ_KEY
 from .api import Commit, Handler, Rollback
 from .calls import batch_results, raise_if_of_all
 from .copying import IMMUTABLE, listed, to_the_end
-from .fitting import NESTED, UNDECLARED, UNORDERED, RowError, check_ran
+from .fitting import NESTED, UNDECLARED, UNORDERED, NoRowError, RowError, check_ran
+from .forks import end_if_forked
 from .message import Message
 from .routing import combine
+from .rows import TABLES
 
 FAILED_BEFORE: Final = (
     "a message was not sent, as one before it in its batch has failed: in order, that is retried first"
@@ -113,24 +115,31 @@ def unique_key(message: Message, group: str, topic: str, number: int) -> str:
 # --- what a handler returned ----------------------------------------------------------------------------------------------
 
 
-def sending(handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False) -> Handler:
+def is_ordered(handler: Handler, *, configured: bool) -> bool:
+    """Whether messages are handled in order: as the configuration asks (`configured`), or the handler itself."""
+    return configured or handler.order in ("queue", "key")
+
+
+def sending(
+    handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False, rows: bool = True
+) -> Handler:
     """The handler, with what it sends sent and taken out of its results; itself where it sends nothing.
 
     `outgoing` None: what it would send is left out, as in a run that only makes rows again. `ordered`: the configuration asks
-    for an order, as handlers may.
+    for an order, as handlers may. `rows`: somebody wants them.
     """
     if not handler.sends:
         return handler
     if not all(part.sends for part in handler.parts):
-        parts = [part if part.sends else _wrapped(part, group, _Undeclared()) for part in handler.parts]
+        parts = [part if part.sends else _wrapped(part, group, _Undeclared(), rows=rows) for part in handler.parts]
         handler = combine(parts)
-    return _wrapped(handler, group, outgoing, ordered=ordered or handler.order is not None)
+    return _wrapped(handler, group, outgoing, ordered=is_ordered(handler, configured=ordered), rows=rows)
 
 
-def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False) -> Handler:
+def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None, *, rows: bool, ordered: bool = False) -> Handler:
     wrapped = copy.copy(handler)
-    wrapped.plain = _Sending(handler, handler.plain, group, None).wrapped()
-    wrapped.function = _Sending(handler, handler.function, group, outgoing, ordered=ordered).wrapped()
+    wrapped.plain = _Sending(handler, handler.plain, group, None, rows=rows).wrapped()
+    wrapped.function = _Sending(handler, handler.function, group, outgoing, ordered=ordered, rows=rows).wrapped()
     for call in (wrapped.plain, wrapped.function):
         call.__module__, call.__qualname__ = handler.name.split(":", 1)
     return wrapped
@@ -141,7 +150,7 @@ class _Sending:
 
     def __init__(
         self, handler: Handler, function: Callable[[Any], Any], group: str, outgoing: Outgoing | None, *,
-        ordered: bool = False,
+        rows: bool, ordered: bool = False,
     ) -> None:  # fmt: skip
         self._function = function
         self._group = group
@@ -149,18 +158,28 @@ class _Sending:
         self._batch = handler.batch
         self._auto_commit = handler.auto_commit
         self._ordered = ordered
+        self._rows = rows
 
     def wrapped(self) -> Callable[[Any], Any]:
         function = self._function
         if inspect.iscoroutinefunction(function):
 
             async def awaited(given: Any) -> object:
+                pid = os.getpid()
                 result = await function(given)
+                end_if_forked(pid)  # before generators run, which are the handler's own code
                 return await (self._batch_awaited(given, result) if self._batch else self._one_awaited(given, result))
 
             return awaited
         if self._batch:
-            return lambda messages: self._each(messages, function(messages))
+
+            def call(messages: Sequence[Message]) -> list[object]:
+                pid = os.getpid()
+                result = function(messages)
+                end_if_forked(pid)  # as above
+                return self._each(messages, result)
+
+            return call
         return lambda message: self._one(message, function(message))
 
     def _one(self, message: Message, result: object) -> object:
@@ -174,7 +193,7 @@ class _Sending:
         if holds_rows(rows) and not isinstance(rows, Collection):
             lazy = self._rows_of(message, rows)
             return (Commit(lazy) if isinstance(result, Commit) else lazy), []
-        return parted(result)
+        return parted(result, rows=self._rows)
 
     def _rows_of(self, message: Message, rows: Iterable[object]) -> Iterator[object]:
         """The rows of a generator, each when it is asked for; what it sends is sent when it has ended."""
@@ -202,9 +221,12 @@ class _Sending:
         found: list[object] = []
         ready: list[tuple[int, Send]] = []
         pid, held = os.getpid(), False
-        for message, own in zip(messages, batch_results(list(messages), result), strict=True):
+        results = batch_results(list(messages), result)
+        end_if_forked(pid)  # in a generator of a BatchResult
+        for message, own in zip(messages, results, strict=True):
             try:
-                rest, sends = parted(own)
+                rest, sends = parted(own, rows=self._rows)
+                end_if_forked(pid)
                 if sends and held:
                     raise SendError(FAILED_BEFORE)
                 ready += [(len(found), each) for each in self._ready(message, sends)]
@@ -221,7 +243,7 @@ class _Sending:
         return isinstance(said, BaseException) and not (self._auto_commit and isinstance(said, Rollback))
 
     async def _one_awaited(self, message: Message, result: object) -> object:
-        rest, sends = parted(result)
+        rest, sends = parted(result, rows=self._rows)
         if sends and self._outgoing is not None:
             await self._outgoing.send_awaited(self._ready(message, sends))
         return rest
@@ -264,15 +286,16 @@ class _Undeclared:
         raise RowError(UNDECLARED)
 
 
-def parted(result: object) -> tuple[object, list[Send]]:
-    """A result without what is to be sent, None where nothing else is in it; and that. Raises RowError."""
+def parted(result: object, *, rows: bool = True) -> tuple[object, list[Send]]:
+    """A result without what is to be sent, None where nothing else is in it; and that. Raises RowError. `rows`: somebody
+    wants them."""
     if isinstance(result, Send):
         return None, [result]
     if isinstance(result, Commit):
-        rows, sends = parted(result.rows)
-        return (result if rows is result.rows else Commit(rows)), sends
+        rest, sends = parted(result.rows, rows=rows)
+        return (result if rest is result.rows else Commit(rest)), sends
     if holds_rows(result):
-        given = result if isinstance(result, Collection) else listed(result)
+        given = result if isinstance(result, Collection) else _run_to_the_end(result, rows=rows)
         sends = [each for each in given if isinstance(each, Send)]
         if sends:
             if isinstance(given, AbstractSet):
@@ -280,6 +303,26 @@ def parted(result: object) -> tuple[object, list[Send]]:
             return [each for each in given if not isinstance(each, Send)] or None, sends
         return given, []
     return result, []
+
+
+def _run_to_the_end(result: Iterable[object], *, rows: bool) -> list[object]:
+    """What a generator has yielded: where nobody wants its rows, the Sends alone, as they may be many. Raises RowError for
+    what is neither a row nor a Send: nothing is sent of a message that fails by it."""
+    if rows:
+        return listed(map(_row_or_send, to_the_end(result)))
+    sends: list[object] = []
+    for each in to_the_end(result):
+        if isinstance(each, Send):
+            sends.append(each)
+        else:
+            run_out(each, 1)
+    return sends
+
+
+def _row_or_send(each: object) -> object:
+    if isinstance(each, (Send, dict, *TABLES)) or (dataclasses.is_dataclass(each) and not isinstance(each, type)):
+        return each  # pyright: ignore[reportUnknownVariableType]
+    raise NoRowError(each)
 
 
 def holds_rows(result: Any) -> TypeGuard[Iterable[object]]:

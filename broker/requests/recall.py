@@ -59,11 +59,16 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, topic not match")
     if found.broker_name != state.config.name:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, broker service not available")
-    if not 0 < due_ms - (call.now_ms - state.clock_ahead_ms) < state.config.timer_max_delay_sec * 1_000:
+    key, wall_ms = recall_key(found.topic, found.message_id), call.now_ms - state.clock_ahead_ms
+    delay_max_ms = state.config.timer_max_delay_sec * 1_000
+    if state.timers.waits(key):  # the machine's clock may have been another when it was sent
+        if not 0 < due_ms - wall_ms <= min(delay_max_ms, state.config.retention_ms):
+            due_ms = wall_ms + 1  # it takes back at once, whatever its own time
+    elif not 0 < due_ms - wall_ms < delay_max_ms:
         raise Refused(ResponseCode.ILLEGAL_OPERATION, "recall failed, timestamp invalid")
     properties = {
         PROPERTY_TAGS: TAG,
-        PROPERTY_TIMER_DEL_UNIQKEY: recall_key(found.topic, found.message_id),
+        PROPERTY_TIMER_DEL_UNIQKEY: key,
         PROPERTY_UNIQ_KEY: found.message_id,
         PROPERTY_TIMER_DELIVER_MS: str(due_ms),
         PROPERTY_PRODUCER_GROUP: request.producer_group or "",

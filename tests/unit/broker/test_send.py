@@ -237,6 +237,22 @@ def test_a_level_whose_delay_was_changed_delivers_nothing_before_the_new_one(mak
     assert len(broker.read()) == 1
 
 
+@pytest.mark.parametrize("after_min", [1, 5, 8])
+def test_what_waits_in_a_level_that_was_shortened_is_delivered_after_the_shorter_time(make, after_min):
+    """Also where the longer time is less than the shorter one from now; so are those behind the first."""
+    broker = make(message_delay_level="10m")
+    for _ in range(3):
+        broker.send(properties={"DELAY": "1"})
+    broker.later(after_min * 60_000)
+    broker.core.stop()
+    broker.config = replace(broker.config, message_delay_level="6m")
+    broker.start()
+    broker.later(max(0, 360_000 - after_min * 60_000 - 1))
+    assert len(broker.read()) == (3 if after_min > 6 else 0)
+    broker.later(1)
+    assert len(broker.read()) == 3
+
+
 def test_a_clients_own_retry_goes_through_the_delay(broker):
     answer = broker.send(topic="%RETRY%g", reconsume_times=2, max_reconsume_times=16, properties={"DELAY": "1"})
     assert answer.code == 0

@@ -122,6 +122,20 @@ def test_a_message_is_taken_back_after_a_restart_with_the_right_clock(broker, na
     assert bodies(broker) == []
 
 
+@pytest.mark.parametrize(("then_ms", "now_ms"), [(DAY_MS, 0), (0, 4 * DAY_MS)])
+def test_what_waits_is_taken_back_whatever_the_clock_was_when_it_was_sent(broker, then_ms, now_ms):
+    """Its time seems to have passed, or to be further away than messages are kept."""
+    broker.core.state.clock_ahead_ms = then_ms
+    sent = broker.send(properties={"TIMER_DELAY_SEC": "1800", "UNIQ_KEY": "K1"})
+    broker.core.state.clock_ahead_ms = now_ms
+    broker.later(60_000)
+    assert recall(broker, handle_of(sent)).code == 0
+    broker.crash()
+    broker.later(1_800_000)
+    assert bodies(broker) == []
+    assert "timestamp invalid" in recall(broker, handle_of(sent)).remark, "nothing waits any more"
+
+
 @pytest.mark.parametrize("properties", [{"DELAY": "2"}, {"TIMER_DELAY_SEC": "7200"}])
 def test_what_waits_as_long_as_messages_are_kept_is_delivered_after_a_stop(make, properties):
     """What was due and older than retention was dropped before it was delivered."""

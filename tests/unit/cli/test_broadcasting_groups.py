@@ -120,6 +120,33 @@ def test_a_file_says_so_of_the_group_that_it_names(
 
 
 @pytest.mark.parametrize(
+    ("file", "env", "words", "said"),
+    [
+        ("cachers", {}, ["-g", "cachers"], True),
+        ("cachers", {"GROUP": "cachers"}, [], True),
+        ("cachers", {"GROUP": "others"}, [], False),
+        ("", {}, ["-g", "cachers"], True),
+        ("", {"GROUP": "cachers"}, [], True),
+        (None, {"GROUP": "cachers", "MESSAGE_MODEL": BROADCASTING}, ["-g", "cachers"], True),
+        (None, {"GROUP": "cachers", "MESSAGE_MODEL": BROADCASTING}, ["-g", "others"], False),
+        (None, {"MESSAGE_MODEL": BROADCASTING}, ["-g", "cachers"], True),
+    ],
+)
+def test_only_a_source_that_names_another_group_says_nothing_of_this_one(
+    name_server: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, file: str | None,
+    env: dict[str, str], words: list[str], said: bool,
+) -> None:  # fmt: skip
+    """Nobody runs."""
+    if file is not None:
+        group = f'group="{file}"\n' if file else ""
+        (tmp_path / "rocketcrew.toml").write_text(f'[consumer]\n{group}message_model="{BROADCASTING}"\n')
+    variables = {f"ROCKETCREW_CONSUMER_{name}": value for name, value in env.items()}
+    asked = ["reset", "--to", "latest", "--new-group", "--dry-run", "-t", TOPIC, "-n", name_server, *words]
+    main.run(asked, variables, tmp_path)
+    assert (REFUSED in capsys.readouterr().err) == said
+
+
+@pytest.mark.parametrize(
     ("group", "code"), [("nobody", 2), (SHARED, 0)], ids=["nobody runs", "members run that share the queues"]
 )
 def test_the_setting_tells_while_nobody_runs(

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import mmap
+import os
 import pickle
+import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
@@ -32,11 +36,12 @@ from rocketcrew.remoting.properties import PROPERTY_UNIQ_KEY
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.ddl import parse_ddl
 from rocketcrew.workers.fitting import RowError
+from rocketcrew.workers.forks import end_if_forked
 from rocketcrew.workers.message import Message, expand_inner_batch, make_message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import combine
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.sends import FAILED_BEFORE, parted, run_out, sending, unique_key
+from rocketcrew.workers.sends import FAILED_BEFORE, is_ordered, parted, run_out, sending, unique_key
 
 ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
 
@@ -220,6 +225,11 @@ def test_of_a_batch_only_the_message_fails_whose_own_is_not_sent() -> None:
         assert outgoing.topics == [["a", "refused"]]
 
 
+class Uncopied:
+    def __deepcopy__(self, _: object) -> Uncopied:
+        raise TypeError("no copy")
+
+
 class Broken(Noted):
     """Fails as a whole."""
 
@@ -312,6 +322,91 @@ def test_in_order_nothing_is_sent_behind_a_message_of_the_batch_that_failed(fail
         assert outgoing.topics == [["a"] if held else ["a", "b"]]
         assert (results[0], results[2], isinstance(results[3], SendError)) == (None, {"x": 1}, held)
         assert FAILED_BEFORE in str(results[3]) or not held
+
+
+def test_without_an_order_all_others_of_the_batch_are_sent() -> None:
+    for order in (None, "concurrent"):
+        own = Handler(lambda _: [ValueError(), Send("b", b"x")], batch=True, sends=True, order=order)
+        outgoing = Noted()
+        sending(own, "billing", outgoing)([ORDER, ORDER])
+        assert outgoing.topics == [["b"]]
+        assert not is_ordered(own, configured=False)
+
+
+def test_of_a_generator_of_a_batch_only_what_it_sends_is_kept_where_nobody_wants_its_rows() -> None:
+    kept: list[weakref.ref[Uncopied]] = []
+
+    def rows(_: Message) -> Iterator[object]:
+        yield (row := Uncopied())
+        kept.append(weakref.ref(row))
+        del row
+        yield Send("a", b"x")
+        assert kept[-1]() is None
+
+    async def awaited(messages: list[Message]) -> list[object]:
+        return [rows(messages[0]), Commit(rows(messages[1]))]
+
+    async def one(message: Message) -> object:
+        return rows(message)
+
+    for function in (lambda messages: list(map(rows, messages)), awaited):
+        outgoing = Noted()
+        results = sending(Handler(function, batch=True, sends=True), "billing", outgoing, rows=False)([ORDER, ORDER])
+        results = asyncio.run(results) if asyncio.iscoroutine(results) else results
+        assert not any(isinstance(each, BaseException) for each in results)
+        assert outgoing.topics == [["a", "a"]]
+    assert asyncio.run(sending(Handler(one, sends=True), "billing", Noted(), rows=False)(ORDER)) is None
+
+
+@pytest.mark.parametrize("wrong", [5, None, [Send("nested", b"x")], Retry()])
+def test_of_a_generator_with_something_that_is_no_row_nothing_is_sent(wrong: object) -> None:
+    def rows(_: Message) -> Iterator[object]:
+        yield wrong
+        yield Send("a", b"x")
+
+    async def one(message: Message) -> object:
+        return rows(message)
+
+    for wanted in (True, False):
+        fails = wanted or isinstance(wrong, list)
+        outgoing = Noted()
+        own = Handler(lambda messages: [rows(messages[0]), Send("b", b"x")], batch=True, sends=True)
+        failed, sent = sending(own, "billing", outgoing, rows=wanted)([ORDER, ORDER])
+        assert (isinstance(failed, RowError), sent) == (fails, None)
+        assert outgoing.topics == [["b"] if fails else ["a", "b"]]
+        with pytest.raises(RowError) if fails else contextlib.nullcontext():
+            asyncio.run(sending(Handler(one, sends=True), "billing", outgoing, rows=wanted)(ORDER))
+        assert len(outgoing.topics) == 1 + (not fails)
+
+
+@pytest.mark.parametrize("where", ["the function", "a generator"])
+def test_a_child_that_comes_back_runs_no_generator_of_other_messages(where: str) -> None:
+    parent, ran = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
+    codes: list[int] = []
+
+    def fork() -> None:
+        if child := os.fork():
+            codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+    def rows(message: Message) -> Iterator[Send]:
+        ran[message.queue_offset] += 1
+        if where == "a generator" and not message.queue_offset:
+            fork()
+        yield Send("a", b"x")
+
+    def many(messages: list[Message]) -> list[object]:
+        if where == "the function":
+            fork()
+        return list(map(rows, messages))
+
+    outgoing = Noted()
+    try:
+        sending(Handler(many, batch=True, sends=True), "billing", outgoing)(
+            [make_message(b"x", queue_offset=number) for number in range(2)]
+        )
+    finally:
+        end_if_forked(parent, SystemExit(9))  # it must not go on with the test, and its code says so
+    assert (list(ran[:2]), codes, outgoing.topics) == ([1, 1], [0], [["a", "a"]])
 
 
 def test_in_order_a_rollback_holds_nothing_back_where_it_is_a_success() -> None:
