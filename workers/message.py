@@ -297,6 +297,9 @@ def expand_inner_batch(data: bytes, position: int, end: int, queue: QueueInfo) -
     return found
 
 
+_LIST: Any = list
+
+
 def _noting(method: Callable[..., Any]) -> Any:
     def noted(self: HandedList, *args: Any, **keys: Any) -> Any:
         self.moved = True
@@ -310,17 +313,17 @@ class HandedList(list[Any]):
     the list does not show in the end where each item was replaced after a sort."""
 
     moved = False
-    sort = _noting(list.sort)
-    reverse = _noting(list.reverse)
-    insert = _noting(list.insert)
-    pop = _noting(list.pop)
-    remove = _noting(list.remove)
-    clear = _noting(list.clear)
-    __delitem__ = _noting(list.__delitem__)
-    __imul__ = _noting(list.__imul__)
+    sort = _noting(_LIST.sort)
+    reverse = _noting(_LIST.reverse)
+    insert = _noting(_LIST.insert)
+    pop = _noting(_LIST.pop)
+    remove = _noting(_LIST.remove)
+    clear = _noting(_LIST.clear)
+    __delitem__ = _noting(_LIST.__delitem__)
+    __imul__ = _noting(_LIST.__imul__)
 
     def __setitem__(self, index: Any, value: Any, /) -> None:
-        self.moved = self.moved or isinstance(index, slice)
+        self.moved = self.moved or index.__class__ is slice
         super().__setitem__(index, value)
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
