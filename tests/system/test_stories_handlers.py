@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from terminal import Terminal, run
 
-from rocketcrew import Access, OutgoingMessage, SendError
+from rocketcrew import Access, Send, SendError
 from rocketcrew.workers.outbox import Outbox
 
 SHOP = """
@@ -159,7 +159,7 @@ def test_a_message_that_no_broker_takes_is_an_error_of_its_message() -> None:
         outbox = Outbox(Access(f"127.0.0.1:{taken.getsockname()[1]}"))
         try:
             with pytest.raises(SendError, match="a message for topic invoices was not sent: "):
-                outbox.send([OutgoingMessage("invoices", b"3 apples")])
+                outbox.send([Send("invoices", b"3 apples")])
         finally:
             outbox.close()
             outbox.close()
