@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import tomllib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 import click
 
@@ -16,11 +15,11 @@ from ..client.cluster import Cluster
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
 from ..conf.settings import Settings, is_broadcasting
-from ..conf.sources import environment_name
+from ..conf.sources import environment_name, read_file
 from ..remoting.admin_bodies import ConsumerConnections
 from ..remoting.bodies import BROADCASTING
 from ..remoting.codes import ResponseCode
-from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import SYSTEM_TOPICS
 from .surroundings import surroundings
 from .wording import no_such_name, unknown_topic
@@ -89,6 +88,11 @@ async def connections_of(cluster: Cluster, group: str) -> ConsumerConnections | 
         return None
 
 
+def client_ids(online: ConsumerConnections | None) -> list[str]:
+    """Those of the members that run, sorted."""
+    return [] if online is None else sorted(one.client_id for one in online.connection_set)
+
+
 def is_set_broadcasting(settings: Settings, group: str) -> bool:
     """Whether the settings say so of this group. What a file or the environment says is not of another group than it names
     itself, as by -g; what is said on the command line is of this command's."""
@@ -103,8 +107,8 @@ def _group_beside(source: str, where: str = "") -> object:
     if source == "environment" and context is not None:
         return surroundings(context).env.get(environment_name("consumer.group"))
     if source == "file":
-        with contextlib.suppress(OSError, ValueError):  # it was read a moment ago
-            return tomllib.loads(Path(where).read_text("utf-8-sig")).get("consumer", {}).get("group")
+        with contextlib.suppress(UsageError):  # it was read a moment ago
+            return cast("dict[str, object]", read_file(Path(where)).get("consumer", {})).get("group")
     return None
 
 

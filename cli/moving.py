@@ -17,7 +17,7 @@ from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..supervisor.member.access import access_of
-from .asking import ask_cluster, connections_of, is_set_broadcasting
+from .asking import ask_cluster, client_ids, connections_of, is_set_broadcasting
 from .changing import agrees
 from .commands.reset import QUESTION, GroupOffsets, Move, note_skipped, report, resting_engine, show_moves
 from .stagings import group_in_keys, staging_folders
@@ -41,7 +41,7 @@ def carry_out(
     async def planned(cluster: Cluster) -> tuple[list[str], list[Move]]:
         online = await connections_of(cluster, access.wrap(group))
         offsets.refuse_broadcasting(online)
-        members = [] if online is None else sorted(one.client_id for one in online.connection_set)
+        members = client_ids(online)
         if members and not dry_run:  # said first: while they run, the offsets change under every plan
             raise UsageError(
                 f"group {group} has members that run ({', '.join(members)}) and commit their own offsets: stop them first"

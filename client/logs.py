@@ -31,12 +31,13 @@ _UNWRITABLE = (OSError, ValueError)
 """What streams raise; ValueError when they are closed."""
 
 
-_DEFAULT_FACTORY: object = vars(import_module("structlog._config")).get("_BUILTIN_DEFAULT_LOGGER_FACTORY")
+_BUILTIN: Final = vars(import_module("structlog._config"))
+_DEFAULT_FACTORY: object = _BUILTIN.get("_BUILTIN_DEFAULT_LOGGER_FACTORY")
 """The one that holds while nobody has given another: structlog tells that nowhere else, as `is_configured()` is true after a
 level was set. It is asked first all the same, should a structlog have another name for this."""
 
 
-_SHOWS_LOCALS: Any = (vars(import_module("structlog._config")).get("_BUILTIN_DEFAULT_PROCESSORS") or [None])[-1]
+_SHOWS_LOCALS: Any = (_BUILTIN.get("_BUILTIN_DEFAULT_PROCESSORS") or [None])[-1]
 """What renders a line while nobody has given another. The user may change it, as `ConsoleRenderer.get_active()` gives it to
 him."""
 _FORMATTERS: Final = [vars(structlog.dev).get(f"default_{kind}exception_formatter") for kind in ("", "monochrome_")]

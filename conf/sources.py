@@ -149,7 +149,7 @@ def gather(
     problems: list[Problem] = []
     given = _from_tables(tomllib.loads(defaults_text()), "default", problems)
     if file is not None:
-        given |= _from_tables(_read_file(file), f"file {file}", problems)
+        given |= _from_tables(read_file(file), f"file {file}", problems)
     given |= _from_environment(env, problems)
     given |= _from_flags(flags, flag_names, problems)
     gathered = _check(given, problems)
@@ -159,7 +159,8 @@ def gather(
     return gathered
 
 
-def _read_file(file: Path) -> dict[str, object]:
+def read_file(file: Path) -> dict[str, object]:
+    """The tables of a configuration file, as they stand there. Raises UsageError."""
     try:
         with file.open("rb") as stream:
             data = stream.read(FILE_BYTES_MAX + 1)

@@ -110,8 +110,8 @@ def check_settings(settings: Settings) -> None:
 
 def check_handler(handler: Handler) -> None:
     """Raise UsageError for what the decorator asks for and Spark cannot keep."""
-    if handler.order in ("queue", "key") or not handler.auto_commit:
-        asked = f'order="{handler.order}"' if handler.order in ("queue", "key") else "auto_commit=False"
+    if handler.is_ordered or not handler.auto_commit:
+        asked = f'order="{handler.order}"' if handler.is_ordered else "auto_commit=False"
         raise UsageError(
             f"handler {handler.name} has {asked}: {MEANINGLESS['consumer.order']}. Run it with --engine workers"
         )

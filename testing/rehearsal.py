@@ -68,7 +68,7 @@ from ..workers.rows import RowBuffer
 from ..workers.runner import Place
 from ..workers.sealing import Sealer
 from ..workers.segment import SegmentWriter
-from ..workers.sends import Send, SendError, is_ordered, sending
+from ..workers.sends import Send, SendError, sending
 from ..workers.trial_import import handlers_of
 from ..workers.watching import watched
 from ..workers.worker import WorkerLoop
@@ -432,7 +432,7 @@ class _Member:
         if self._loop is not None and inspect.iscoroutinefunction(handler.function):
             handler = one_call_at_a_time(handler, self._loop)
         handler = self._witness.of(handler)
-        hooks = consume_hooks(handler, bounds, "", self._log, ordered=is_ordered(handler, configured=bounds.ordered))
+        hooks = consume_hooks(handler, bounds, "", self._log, ordered=bounds.ordered or handler.is_ordered)
         handler = watched(handler, group, [] if hooks is None else [hooks])
         self._rows, self._segments, sealer = self._results(handler)
         if self._segments is not None:

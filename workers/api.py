@@ -313,6 +313,11 @@ class Handler(Generic[P, R]):
         functools.update_wrapper(self, function, updated=())
 
     @property
+    def is_ordered(self) -> bool:
+        """Whether it asks for an order; the configuration may, too."""
+        return self.order in ("queue", "key")
+
+    @property
     def soft_time_limit(self) -> float | None:
         """The older name of `soft_time_limit_s`."""
         return self.soft_time_limit_s

@@ -69,7 +69,7 @@ from .runner import Place
 from .salvage import nothing_of, salvage
 from .sealing import OwnCalls, Sealer
 from .segment import SegmentWriter
-from .sends import is_ordered, sending
+from .sends import sending
 from .sentry import SentryEvents, flush_sentry, set_up_sentry
 from .stack_dump import answer_with_stacks
 from .table_fit import check_fits
@@ -307,7 +307,7 @@ def make_worker(
         boot.slab.close_fd()
     bounds = boot.bounds
     rows, segments, sealer = make_results(boot, link, schema, log, cell)
-    ordered = is_ordered(handler, configured=bounds.ordered)
+    ordered = bounds.ordered or handler.is_ordered
     traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)
     # Who wants spans has set up a provider by now (the handler's module or its set-up hook): the others pay nothing.

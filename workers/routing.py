@@ -241,7 +241,7 @@ def _check_together(handlers: Sequence[Handler]) -> None:
 
 def check_order(handler: Handler, *, ordered: bool) -> None:
     """Raise UsageError for an order with batches that do not reach one function whole. `ordered`: so the configuration."""
-    if handler.divides and (ordered or handler.order in ("queue", "key")):
+    if handler.divides and (ordered or handler.is_ordered):
         raise UsageError(
             f"handler {handler.name}: batch=True with an order (order=, or consumer.order) is for one handler only that gets"
             " messages and no decoded bodies: what is left out of a batch would be out of order"

@@ -115,11 +115,6 @@ def unique_key(message: Message, group: str, topic: str, number: int) -> str:
 # --- what a handler returned ----------------------------------------------------------------------------------------------
 
 
-def is_ordered(handler: Handler, *, configured: bool) -> bool:
-    """Whether messages are handled in order: as the configuration asks (`configured`), or the handler itself."""
-    return configured or handler.order in ("queue", "key")
-
-
 def sending(
     handler: Handler, group: str, outgoing: Outgoing | None, *, ordered: bool = False, rows: bool = True
 ) -> Handler:
@@ -133,7 +128,7 @@ def sending(
     if not all(part.sends for part in handler.parts):
         parts = [part if part.sends else _wrapped(part, group, _Undeclared(), rows=rows) for part in handler.parts]
         handler = combine(parts)
-    return _wrapped(handler, group, outgoing, ordered=is_ordered(handler, configured=ordered), rows=rows)
+    return _wrapped(handler, group, outgoing, ordered=ordered or handler.is_ordered, rows=rows)
 
 
 def _wrapped(handler: Handler, group: str, outgoing: Outgoing | None, *, rows: bool, ordered: bool = False) -> Handler:

@@ -30,7 +30,7 @@ from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of
-from ..asking import ask_cluster, broadcasts, is_set_broadcasting, known_topics
+from ..asking import ask_cluster, broadcasts, client_ids, is_set_broadcasting, known_topics
 from ..changing import agrees, changes
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
@@ -199,7 +199,7 @@ class GroupOffsets:
                 old = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
                 new = await _offset(cluster, operations, mq, where, time_ms)
                 moves.append(Move(self.access.unwrap(topic), mq.broker_name, mq.queue_id, old, new))
-        members = [] if online is None else sorted(one.client_id for one in online.connection_set)
+        members = client_ids(online)
         if not (new_group or members) and not any(move.old for move in moves):
             await self.check_known(cluster, has_option=True)
         return members, sorted(moves, key=lambda move: (move.topic, move.broker, move.queue_id))

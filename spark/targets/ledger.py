@@ -180,7 +180,8 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
     UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
     """
-    paths = [path for staging in stagings if (path := known_ledger(staging)) is not None]
+    each = [known_ledger(staging) for staging in stagings]
+    paths = [path for path in each if path is not None]
     known = {path.resolve(): path for path in reversed(paths)}  # one that has two names is one
     if len(known) > 1:
         raise UsageError(
@@ -188,8 +189,8 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
             " folder by itself, or begin with staging folders that no loader has worked on"
         )
     ledger = paths[0] if paths else stagings[0].absolute() / LEDGER_DIR
-    for staging in stagings:
-        if known_ledger(staging) is None and (staging / LEDGER_DIR).resolve() != ledger.resolve():
+    for staging, path in zip(stagings, each, strict=True):
+        if path is None and (staging / LEDGER_DIR).resolve() != ledger.resolve():
             make_folders(staging)
             write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
     return ledger

@@ -41,7 +41,7 @@ from rocketcrew.workers.message import Message, expand_inner_batch, make_message
 from rocketcrew.workers.packets import QueueInfo
 from rocketcrew.workers.routing import combine
 from rocketcrew.workers.rows import RowBuffer
-from rocketcrew.workers.sends import FAILED_BEFORE, is_ordered, parted, run_out, sending, unique_key
+from rocketcrew.workers.sends import FAILED_BEFORE, parted, run_out, sending, unique_key
 
 ORDER = make_message(b"x", topic="orders", properties={PROPERTY_UNIQ_KEY: "C0A80001ABCD12345678000F42400001"})
 
@@ -330,7 +330,7 @@ def test_without_an_order_all_others_of_the_batch_are_sent() -> None:
         outgoing = Noted()
         sending(own, "billing", outgoing)([ORDER, ORDER])
         assert outgoing.topics == [["b"]]
-        assert not is_ordered(own, configured=False)
+        assert not own.is_ordered
 
 
 def test_of_a_generator_of_a_batch_only_what_it_sends_is_kept_where_nobody_wants_its_rows() -> None:
