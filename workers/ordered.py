@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from functools import cached_property
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from ..remoting.errors import ProtocolError
@@ -228,12 +228,24 @@ class OrderedRunner(Runner):
         cell[LAST] = offsets[places[-1]]
         cell[TAKEN] = 0
         cell[STATE] = offsets[places[0]] + 1
+        if self._batch:
+            given = OneByOne(batch, [offsets[place] for place in places], cell)
+            return self._one_call(given, batch, places)
+        rows: list[tuple[int, Prepared]] = []
+        commit = False
+        for message in batch:  # all of one record: behind one that fails, nothing begins
+            verdict = self._one_call(message, [message], places[:1])
+            if verdict.error is not None or len(batch) == 1:
+                return verdict
+            rows += verdict.rows
+            commit |= verdict.commit
+        return _Verdict(commit=commit, rows=rows)
+
+    def _one_call(self, given: Any, batch: list[Message], places: Sequence[int]) -> _Verdict:
+        """What became of the messages of one call."""
         try:
-            if self._batch:
-                given = OneByOne(batch, [offsets[place] for place in places], cell)
-                results = batch_results(batch, self._called(given))
-            else:
-                results = [self._called(message) for message in batch]
+            result = self._called(given)
+            results = batch_results(batch, result) if self._batch else [result]
         except Rollback as error:
             self.end_if_forked(error)
             if not self._auto_commit:
@@ -245,7 +257,7 @@ class OrderedRunner(Runner):
             return _Verdict(error, places[0])  # what was filtered before it has not failed
         return self._take(batch, places, results)
 
-    def _take(self, batch: list[Message], places: list[int], results: Sequence[object]) -> _Verdict:
+    def _take(self, batch: Sequence[Message], places: Sequence[int], results: Sequence[object]) -> _Verdict:
         """Rows of all messages up to the first that failed; a record counts when all of its messages are done."""
         prepared: list[tuple[int, Prepared]] = []
         commit = False
@@ -350,7 +362,7 @@ class OrderedRunner(Runner):
 
 CALLERS: Final = HANDLER_CALLERS | {
     function.__code__
-    for function in (OrderedRunner._call, OrderedRunner._judge, OrderedRunner._gather, classify)  # pyright: ignore[reportPrivateUsage]
+    for function in (OrderedRunner._one_call, OrderedRunner._judge, OrderedRunner._gather, classify)  # pyright: ignore[reportPrivateUsage]
 }
 """As HANDLER_CALLERS, the ordered ones too."""
 NEVER: Final = NEVER_INTERRUPTED | {

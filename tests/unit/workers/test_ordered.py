@@ -327,6 +327,37 @@ def test_an_inner_batch_is_one_record(bench: Make, make_inner_batch: Make, numbe
     assert failed[:3] == (1, 1, 1)
 
 
+@pytest.mark.parametrize("failing", [lambda: ValueError("no"), lambda: "no row", lambda: iter([{"n": 1}, "no row"])])
+def test_behind_what_an_inner_batch_returned_as_a_failure_nothing_begins(
+    bench: Make, tmp_path: Path, make_inner_batch: Make, numbered: Make, failing: Callable[[], object]
+) -> None:
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> object:
+        seen.append(message.body)
+        return failing() if message.body == b"bad" else None
+
+    b = bench(handle, schema="n BIGINT", folder=tmp_path)
+    [failed] = hand_over(b, Chunk([make_inner_batch([b"1", b"bad", b"2"], offset=0), *numbered(3, 5)]))
+    assert isinstance(failed, Returned)
+    assert failed[:3] == (1, 0, 1)
+    assert seen == [b"1", b"bad"]
+
+
+def test_a_rollback_that_counts_as_a_success_skips_nothing_of_an_inner_batch(
+    bench: Make, make_inner_batch: Make
+) -> None:
+    seen: list[bytes] = []
+
+    def handle(message: Message) -> None:
+        seen.append(message.body)
+        if message.body == b"1":
+            raise Rollback
+
+    assert hand_over(bench(handle), Chunk([make_inner_batch([b"1", b"2", b"3"], offset=0)])) == [(1, 0, 1)]
+    assert seen == [b"1", b"2", b"3"]
+
+
 def test_of_a_batch_what_stands_before_the_failure_is_done(bench: Make, numbered: Make) -> None:
     sizes: list[int] = []
 
