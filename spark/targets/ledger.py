@@ -178,9 +178,17 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     """The one ledger of these staging folders: in the first, or where an earlier loader of one of them had it.
 
     The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
-    UsageError when two have ledgers of their own: what the one has delivered the other would deliver again.
+    UsageError when two have ledgers of their own, as what the one has delivered the other would deliver again; or when the
+    ledger of one is gone, as with a disk that is not mounted.
     """
     each = [known_ledger(staging) for staging in stagings]
+    for staging, path in zip(stagings, each, strict=True):
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(
+                f"the ledger {path} of {staging} is out of reach, as {path.parent} is no folder. It tells what was delivered:"
+                f" have it there again; or write its new path into {staging / LEDGER_AT}; or delete that file, to begin with"
+                " a new ledger and batch 1"
+            )
     paths = [path for path in each if path is not None]
     known = {path.resolve(): path for path in reversed(paths)}  # one that has two names is one
     if len(known) > 1:

@@ -100,6 +100,19 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
         ledger_of([one, four])
 
 
+def test_a_ledger_on_a_disk_that_is_not_there_is_not_begun_anew(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    assert ledger_of([one, two]) == ledger_of([two]) == one / "ledger", (
+        "nothing is delivered yet, so it is no folder yet"
+    )
+    one.rename(tmp_path / "moved")
+    with pytest.raises(UsageError, match=r"one/ledger of .*two is out of reach.*two/ledger\.at"):
+        ledger_of([two])
+    (two / "ledger.at").write_text(f"{tmp_path / 'moved' / 'ledger'}\n")
+    assert ledger_of([two]) == tmp_path / "moved" / "ledger"
+
+
 def test_the_ledger_is_found_where_a_link_leads_later(tmp_path: Path) -> None:
     """A data_dir that is a link, to a disk that is exchanged for a larger one."""
     data = tmp_path / "data"
