@@ -12,7 +12,7 @@ name servers, so that none of them can forget a part.
   away. A broker that no route names any more gets no heartbeats, and its connection ends when its requests are
   answered.
 - A slave is read when the master says so, and while there is no master: then offsets are committed there too, and
-  what fails runs again here, as nobody takes it back. Commits inside pulls go to the master only.
+  failed messages are retried locally, since slaves accept no send-back. Commits inside pulls go to the master only.
 - Heartbeats go to masters and slaves every 30 s, at once when subscriptions change, and at once on every new
   connection, because a broker forgets us with the old one. SQL filters are checked with a broker before the first
   (46). A member that every broker refuses does not start. At the stop every broker is sent, consumer and producer

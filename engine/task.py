@@ -50,7 +50,7 @@ FAILURE_SCHEMA: Any = pa.schema(
     ]
 )  # fmt: skip
 SEEN_SCHEMA: Any = pa.schema([("origin", pa.string())])
-DEAD_TEXT = "it has cost {} processes their lives"
+DEAD_TEXT = "crashed {} processes"
 OVER_TEXT = "stopped at its hard time limit"
 
 

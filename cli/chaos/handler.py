@@ -1,4 +1,4 @@
-"""The handler that `rocketcrew chaos` runs: it tells of every begin and end in one file, and can be told to go wrong.
+"""The handler that `rocketcrew chaos` runs: it logs every start and end to one file, and can be told to go wrong.
 
 A body is a number, and perhaps what is to happen to it. A line of the file is one write of less than a page, so that lines
 of several processes never mix; it says what happened, to which message, and when (CLOCK_MONOTONIC, the same in all

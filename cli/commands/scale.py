@@ -1,4 +1,4 @@
-"""`rocketcrew scale`: more or fewer workers in a running supervisor."""
+"""`rocketcrew scale`: changes the number of workers of a running supervisor."""
 
 from __future__ import annotations
 

@@ -184,11 +184,10 @@ def test_what_is_installed_and_made_exists(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
-def test_the_first_installation_can_be_made_from_a_checkout_too(page: str) -> None:
-    text = (ROOT / page).read_text()
-    first = text.index("pip install 'rocketcrew[duckdb]'")
-    after = text[first:].splitlines()[1:4]
-    assert after == ["```", "", "Not on a package index yet: in a checkout, `pip install '.[duckdb]'`."]
+def test_the_first_installation_is_from_a_checkout_while_no_index_has_it(page: str) -> None:
+    """Who registers the name there would be installed else."""
+    installs = [line for line in (ROOT / page).read_text().splitlines() if line.startswith("pip install")]
+    assert installs == ["pip install '.[duckdb]'"]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md", "docs/how-to/cluster.md", "docs/how-to/java.md"])
