@@ -112,11 +112,11 @@ class LoaderConfig:
             ""
             if _MEMORY.fullmatch(self.driver_memory)
             else f"spark.driver_memory is {self.driver_memory!r}, not as 1g",
-            _range("spark.max_rows", self.max_rows, 1, 100_000_000),
-            _range("spark.max_bytes", self.max_bytes, 1, 1 << 36),
-            _range("spark.max_wait_ms", self.max_wait_ms, 0, 3_600_000),
-            _range("spark.target_file_bytes", self.target_file_bytes, 1, 1 << 36),
-            _range("spark.jvm_timeout_ms", self.jvm_timeout_ms, 0, 3_600_000),
+            _range("max_rows", self.max_rows, 1, 100_000_000),
+            _range("max_bytes", self.max_bytes, 1, 1 << 36),
+            _range("max_wait_ms", self.max_wait_ms, 0, 3_600_000),
+            _range("target_file_bytes", self.target_file_bytes, 1, 1 << 36),
+            _range("jvm_timeout_ms", self.jvm_timeout_ms, 0, 3_600_000),
             _range("poll_interval_ms", self.poll_interval_ms, 1, 60_000),
             _range("stop_deadline_ms", self.stop_deadline_ms, 0, 3_600_000),
             "" if point in ("", *POINTS) and (not nth or nth.isdigit()) else f"no crash point {self.crash_point!r}",
