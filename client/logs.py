@@ -19,6 +19,7 @@ from __future__ import annotations
 import copy
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from typing import Any, Final, cast
@@ -76,6 +77,14 @@ def keep_configuration() -> None:
     _kept.update(found, processors=[*found["processors"]])  # a copy: `capture_logs()` changes the list itself
 
 
+_UNRENDERED: Final = Rendering(
+    structlog.DropEvent,
+    structlog.processors.add_log_level,
+    structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback),
+)
+"""As structlog renders where nobody has said how."""
+
+
 class _Sink:
     """What structlog calls a logger. Which one it is, and which stream, is asked for with each line: loggers are made when a
     module is imported, and configured afterwards."""
@@ -97,6 +106,12 @@ class _Sink:
                 return found(*args, **keys)
             except _UNWRITABLE:
                 return None
+            except TypeError:
+                if args:
+                    raise
+            # Nothing has rendered it: `capture_logs()` in another thread has emptied the list, and is about to fill it.
+            with suppress(TypeError, *_UNWRITABLE):
+                return found(_UNRENDERED(None, method, keys))
 
         return write
 
@@ -128,7 +143,7 @@ class _UsersProcessors:
     """Those that are configured when a line is written; the last one, if any, renders it."""
 
     def __iter__(self) -> Iterator[Any]:
-        processors = structlog.get_config()["processors"]
+        processors = [*structlog.get_config()["processors"]]  # another thread may be about to change it
         return iter((*processors[:-1], *(Rendering(structlog.DropEvent, last) for last in processors[-1:])))
 
 

@@ -12,12 +12,15 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import is_
 from typing import Any, cast
 
 from .api import BatchResult, Handler
 from .message import HandedList, Message
+
+_set: Callable[[list[Message], slice, list[Message]], None] = list[Message].__setitem__
+"""Not the list's own, which looks for moves."""
 
 
 def keeping_list(handler: Handler, returns: Any) -> Handler:
@@ -29,14 +32,14 @@ def keeping_list(handler: Handler, returns: Any) -> Handler:
         try:
             return _settled(batch, own, function(own))
         finally:
-            messages[:] = batch
+            _set(messages, slice(None), batch)
 
     async def awaited(messages: list[Message]) -> object:
         batch, own = messages.copy(), _handed(messages)
         try:
             return _settled(batch, own, await function(own))
         finally:
-            messages[:] = batch
+            _set(messages, slice(None), batch)
 
     wrapped = copy.copy(handler)
     wrapped.function = wrapped.plain = made = awaited if inspect.iscoroutinefunction(function) else call
@@ -63,7 +66,7 @@ def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[Ha
     if all(map(_same, given, left)) or isinstance(result, BaseException):
         return result
     result = _kept(left, result)
-    if all(map(_in_place, given, left)):
+    if all(own.in_place() for own in left):
         return result
     from .calls import batch_results  # here, as it brings Arrow, which the command line does not wait for
 
@@ -102,16 +105,6 @@ def _of_rows(result: BatchResult, rows: list[Any]) -> BatchResult:
 def _same(given: list[Any], left: list[Any]) -> bool:
     # Not by ==, which runs the code of what a handler put there; and a copy's iteration does not note what is taken.
     return len(given) == len(left) and all(map(is_, given, left.copy()))
-
-
-def _in_place(given: list[Any], left: HandedList) -> bool:
-    """Items were replaced at most, as each body by what was made of it: none stands at another's place, nor did before."""
-    places = set(map(id, given))
-    return (
-        len(given) == len(left)
-        and not left.moved
-        and all(now is was or id(now) not in places for was, now in zip(given, left.copy(), strict=True))
-    )
 
 
 def _by_place(result: object, found: object) -> bool:

@@ -10,8 +10,9 @@ message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetry
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from struct import Struct
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -313,6 +314,11 @@ class HandedList(list[Any]):
     the list does not show in the end where each item was replaced after a sort."""
 
     moved = False
+
+    def __init__(self, handed: Sequence[Any]) -> None:
+        super().__init__(handed)
+        self._handed = handed
+
     sort = _noting(_LIST.sort)
     reverse = _noting(_LIST.reverse)
     insert = _noting(_LIST.insert)
@@ -323,8 +329,32 @@ class HandedList(list[Any]):
     __imul__ = _noting(_LIST.__imul__)
 
     def __setitem__(self, index: Any, value: Any, /) -> None:
-        self.moved = self.moved or index.__class__ is slice
+        size, replaced = len(self), super().__getitem__(index)
         super().__setitem__(index, value)
+        # What was replaced is looked at, too: `list.sort(messages)` and `heapq.heapify(messages)` call none of these methods.
+        if index.__class__ is slice:
+            self.moved = self.moved or len(self) != size or self._elsewhere(index, replaced)
+            self.moved = self.moved or self._elsewhere(index, super().__getitem__(index))
+        elif self._places.get(id(replaced), index) != index or self._places.get(id(value), index) != index:
+            at = slice(index, None)
+            self.moved = self.moved or self._elsewhere(at, (replaced,)) or self._elsewhere(at, (value,))
+
+    def in_place(self) -> bool:
+        """Items were replaced at most, as each body by what was made of it: none is at another's place, nor was before."""
+        return not self.moved and len(self) == len(self._handed) and not self._elsewhere(slice(None), self.copy())
+
+    def _elsewhere(self, at: slice, items: Iterable[object]) -> bool:
+        """Whether one of the items in this slice is one that the list was handed with, and at another place."""
+        own, handed = self._places, self._handed
+        return any(
+            own.get(id(item), place) != place and (place >= len(handed) or handed[place] is not item)
+            for place, item in zip(range(len(self))[at], items, strict=False)
+        )
+
+    @cached_property
+    def _places(self) -> dict[int, int]:
+        """By item, a place where it was handed; a small number may have several."""
+        return {id(item): place for place, item in enumerate(self._handed)}
 
     def __reduce__(self) -> tuple[type[list[Any]], tuple[list[Any]]]:
         """A handler may hand it to another process: there it is a plain list."""

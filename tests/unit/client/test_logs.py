@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from structlog.testing import capture_logs
+from structlog.testing import LogCapture, capture_logs
 
-from rocketcrew.client.logs import get_logger
+from rocketcrew.client.logs import get_logger, users_logger
 
 ROOT = Path(__file__).parents[3]
 WITH_THE_USER_S_CODE = ("client", "spark", "broker", "source", "workers")
@@ -38,6 +39,7 @@ NO_STREAM_SAID = (
     "structlog.configure(logger_factory=lambda *_: None); structlog.reset_defaults()",
     "structlog.configure_once(processors=[structlog.processors.JSONRenderer()])",
 )
+STDERR = "structlog.PrintLoggerFactory(sys.stderr)"
 UNWRITABLE = {
     "no_reader": "reader, writer = os.pipe(); os.close(reader); os.dup2(writer, 2)",
     "full_disk": "os.dup2(os.open('/dev/full', os.O_WRONLY), 2)",
@@ -131,7 +133,7 @@ def test_a_user_who_says_standard_output_has_the_lines_there(tmp_path: Path) -> 
 def test_a_line_that_cannot_be_written_is_not_the_caller_s_exception(
     tmp_path: Path, stream: str, configured: bool
 ) -> None:
-    own = "structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))" if configured else ""
+    own = f"structlog.configure(logger_factory={STDERR})" if configured else ""
     code = f"import os, sys, structlog\n{UNWRITABLE[stream]}\n{own}\n{SEND}\n{IN_HAND}\nprint('went on')"
     assert said(tmp_path, code) == ("went on\n", "")
 
@@ -225,6 +227,50 @@ def test_a_line_is_written_by_the_processors_of_its_beginning() -> None:
         configured.insert(0, cleared)
         get_logger().warning("said", n=1)
     assert lines == [{"event": "said", "n": 1, "log_level": "warning"}]
+
+
+@pytest.mark.parametrize(
+    "own", ["", "structlog.configure(processors=[])", f"structlog.configure(logger_factory={STDERR})"]
+)
+def test_a_line_is_written_also_while_the_list_of_processors_is_empty(tmp_path: Path, own: str) -> None:
+    """As it is between two steps of a `capture_logs()` of another thread: the caller's call failed by a TypeError."""
+    code = (
+        f"import structlog, sys\nfrom rocketcrew.client.logs import get_logger, users_logger\n{own}\n"
+        "structlog.get_config()['processors'].clear()\n"
+        "for log in (get_logger('x'), users_logger('x'), get_logger('x').bind(m=1)):\n    log.warning('said', n=1)\n"
+        "try:\n    raise KeyError('no order')\nexcept KeyError:\n    log.exception('failed')\nprint('went on')"
+    )
+    out, err = said(tmp_path, code)
+    assert (out, err.count("said"), err.count("n=1"), err.count("KeyError: 'no order'")) == ("went on\n", 3, 3, 1)
+    assert "TypeError" not in err
+
+
+def test_a_line_that_nothing_has_rendered_and_the_logger_does_not_take_is_dropped(tmp_path: Path) -> None:
+    code = "structlog.configure(processors=[], logger_factory=lambda *_: structlog.BytesLogger(sys.stderr.buffer))"
+    assert said(tmp_path, f"import structlog, sys\n{code}\n{IN_HAND}\nprint('went on')") == ("went on\n", "")
+
+
+class EmptiedAfterALook(list[Any]):
+    """As `capture_logs()` of another thread leaves it."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.copy()
+        self.clear()
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index)
+        self.clear()
+        return found
+
+
+def test_a_line_of_the_user_s_is_written_by_the_processors_of_its_beginning(tmp_path: Path) -> None:
+    configured, captured = structlog.get_config()["processors"], LogCapture()
+    structlog.configure(processors=EmptiedAfterALook([captured]))
+    try:
+        users_logger("x").warning("said", n=1)
+    finally:
+        structlog.configure(processors=configured)
+    assert captured.entries == [{"event": "said", "n": 1, "log_level": "warning"}]
 
 
 def test_rooms_that_run_beside_the_user_s_code_have_these_loggers() -> None:

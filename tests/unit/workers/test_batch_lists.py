@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import heapq
 import inspect
+import random
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -124,8 +126,50 @@ def sorted_and_replaced(messages: list[Any]) -> object:
     return messages
 
 
+def rows_in_their_places(messages: list[Any]) -> object:
+    for place, each in enumerate(messages):
+        messages[place] = row(each)
+    return messages
+
+
+def swapped_and_replaced(messages: list[Any]) -> object:
+    messages[0], messages[-1] = messages[-1], messages[0]
+    return rows_in_their_places(messages)
+
+
+def shuffled_and_replaced(messages: list[Any]) -> object:
+    random.Random(1).shuffle(messages)
+    return rows_in_their_places(messages)
+
+
+def sorted_without_its_method(messages: list[Any]) -> object:
+    list.sort(messages, key=by_body)
+    return rows_in_their_places(messages)
+
+
+def sorted_without_its_method_then_a_slice(messages: list[Any]) -> object:
+    list.sort(messages, key=by_body)
+    messages[:2] = [row(each) for each in messages[:2]]
+    messages[2] = row(messages[2])
+    return messages
+
+
+def reversed_by_a_slice(messages: list[Any]) -> object:
+    messages[::-1] = messages
+    messages[:] = [row(each) for each in messages]
+    return messages
+
+
+def shorter_for_a_while(messages: list[Any]) -> object:
+    messages[:2] = [row(messages[1])]
+    messages.append(None)
+    messages[1] = None
+    return messages
+
+
 async def all_replaced(messages: list[Any]) -> object:
-    messages[:] = [row(each) for each in sorted(messages, key=by_body)]
+    messages[:] = sorted(messages, key=by_body)
+    messages[:] = [row(each) for each in messages]
     return messages
 
 
@@ -144,7 +188,9 @@ def in_a_table(messages: Batch) -> object:
     [
         sorted_list, made_before_sorting, sorted_awaited, sorted_untagged, sorted_in_generator, sorted_lazily,
         sorted_in_arrow, acknowledged_and_sorted, taken_out, replaced_by_another,
-        sorted_and_replaced, all_replaced, acknowledged, in_a_table,
+        sorted_and_replaced, swapped_and_replaced, shuffled_and_replaced, sorted_without_its_method,
+        sorted_without_its_method_then_a_slice, reversed_by_a_slice, shorter_for_a_while, all_replaced,
+        acknowledged, in_a_table,
     ],
 )  # fmt: skip
 def test_results_by_place_of_messages_that_were_moved_fail_the_call(function: Any) -> None:
@@ -211,18 +257,12 @@ def test_the_only_message_of_a_call_may_be_taken_out() -> None:
 # --- results by place, of a list in whose places something else stands ----------------------------------------------------
 
 
-def in_their_places(messages: list[Any]) -> object:
-    for place, each in enumerate(messages):
-        messages[place] = row(each)
-    return messages
-
-
 def in_a_result(messages: list[Any]) -> object:
-    return BatchResult(cast("list[Any]", in_their_places(messages)))
+    return BatchResult(cast("list[Any]", rows_in_their_places(messages)))
 
 
 async def in_their_places_awaited(messages: list[Any]) -> object:
-    return in_their_places(messages)
+    return rows_in_their_places(messages)
 
 
 def freed(messages: list[Any]) -> object:
@@ -233,7 +273,31 @@ def freed(messages: list[Any]) -> object:
     return rows
 
 
-@pytest.mark.parametrize("function", [in_their_places, in_a_result, in_their_places_awaited, freed])
+def in_a_slice(messages: list[Any]) -> object:
+    messages[:] = map(row, messages)
+    return messages
+
+
+def in_slices(messages: list[Any]) -> object:
+    rows = [row(each) for each in messages]
+    messages[0:1] = messages[0:1]
+    messages[::2] = rows[::2]
+    messages[1:] = [None] * len(messages[1:])
+    return rows
+
+
+def from_the_end(messages: list[Any]) -> object:
+    for place in range(-1, -len(messages) - 1, -1):
+        each, messages[place] = messages[place], None
+        messages[place] = each
+        messages[place] = row(each)
+    return messages
+
+
+@pytest.mark.parametrize(
+    "function",
+    [rows_in_their_places, in_a_result, in_their_places_awaited, freed, in_a_slice, in_slices, from_the_end],
+)
 @pytest.mark.parametrize("count", [1, 3])
 def test_rows_of_messages_that_were_replaced_in_their_places_go_by_place(function: Any, count: int) -> None:
     answer = ready(Handler(function, batch=True)).function(batch()[:count])
@@ -309,6 +373,21 @@ def sorted_and_made_anew(bodies: list[int]) -> object:
     return [{"b": str(each)} for each in bodies]
 
 
+def swapped_and_made_anew(bodies: list[int]) -> object:
+    bodies[0], bodies[-1] = bodies[-1], bodies[0]
+    return one_by_one(bodies)
+
+
+def heaped_and_made_anew(bodies: list[int]) -> object:
+    heapq.heapify(bodies)
+    return one_by_one(bodies)
+
+
+def made_anew(bodies: list[int]) -> object:
+    bodies[:] = [1_000 + each for each in bodies]
+    return [{"b": str(each)} for each in bodies]
+
+
 def median_of(messages: list[Message], bodies: list[int]) -> object:
     rows = [{"b": str(each)} for each in bodies]
     bodies.sort()
@@ -324,19 +403,24 @@ def stored(function: Any, bodies: tuple[bytes, ...]) -> Any:
     )
 
 
-@pytest.mark.parametrize("function", [both_sorted, bodies_sorted, sorted_and_made_anew, median_of])
+@pytest.mark.parametrize(
+    "function",
+    [both_sorted, bodies_sorted, sorted_and_made_anew, swapped_and_made_anew, heaped_and_made_anew, median_of],
+)
 def test_results_by_place_of_decoded_bodies_that_were_moved_fail_the_call(function: Any) -> None:
     found = stored(function, (b"3", b"1", b"1"))
     assert not found.rows
     assert all("so that nobody knows which message" in each.error for each in found.retries)
 
 
-def test_decoded_bodies_may_be_replaced_in_their_places() -> None:
-    def function(bodies: list[int]) -> object:
-        for place, each in enumerate(bodies):
-            bodies[place] = each + 1_000
-        return [{"b": str(each)} for each in bodies]
+def one_by_one(bodies: list[int]) -> object:
+    for place, each in enumerate(bodies):
+        bodies[place] = each + 1_000
+    return [{"b": str(each)} for each in bodies]
 
+
+@pytest.mark.parametrize("function", [one_by_one, made_anew])
+def test_decoded_bodies_may_be_replaced_in_their_places(function: Any) -> None:
     found = stored(function, (b"3", b"x", b"1", b"1"))
     assert [(each["_offset"], each["b"]) for each in found.table.to_pylist()] == [(0, "1003"), (2, "1001"), (3, "1001")]
     assert [each.message.body for each in found.retries] == [b"x"]
@@ -373,6 +457,16 @@ def test_a_message_that_was_moved_is_taken_as_itself() -> None:
         assert taken() == 8
         del messages[0]
         assert messages[-1].body == b"c"
+        assert taken() == 7
+
+    taken_in(function)
+
+
+def test_what_is_put_into_the_list_takes_no_message() -> None:
+    def function(messages: Batch, taken: Callable[[], int]) -> None:
+        _ = messages[0]
+        messages[1] = make_message(b"own")
+        messages[1:] = messages[1:]
         assert taken() == 7
 
     taken_in(function)
