@@ -28,8 +28,10 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import os
 import shutil
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -45,12 +47,12 @@ import pyarrow.parquet
 from ..durable.files import remove_tree, sync_path, sync_tree
 from ..remoting.errors import UsageError
 from .delta_files import own_files
-from .delta_log import is_delta
-from .delta_merging import PASSED_MAX, merge_small_files, small_files
+from .delta_log import entry_of, is_delta
+from .delta_merging import PASSED_MAX, groups_to_merge, merge_small_files
 from .errors import LoaderError, unreadable, unusable
 from .iceberg_catalog import is_iceberg
 from .merged_file import compression_of, open_part, schema_of, write_merged
-from .merging import MergeBounds, merge_groups
+from .merging import MergeBounds
 from .object_store import Place
 from .outcome_levels import joined, read_part
 from .rights import Rights, give, rights_of, set_rights
@@ -89,22 +91,24 @@ class Compacted:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """One batch of the table: the bytes of its data files, by the folder below the batch's own that they lie in, and the
-    rights that its folders and files have."""
+    """One batch of the table: the bytes of its data files, by the folder below the batch's own that they lie in."""
 
     batch: int
     sizes: Mapping[str, Sequence[int]]
-    rights: frozenset[Rights] = frozenset()
 
 
-def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
-    """Neighbouring batches that fit into one file together, where that saves files. Pure, and one look at each batch."""
+def groups_of(
+    batches: Sequence[BatchSize], file_bytes: int, rights: Callable[[int], frozenset[Rights]] = lambda _: frozenset()
+) -> list[list[int]]:
+    """Neighbouring batches that fit into one file together, where that saves files; `rights`: those that a batch's folders
+    and files have, asked for at last, as it looks at each file. Pure, and one look at each batch."""
     groups: list[list[int]] = []
-    open_group = _Group(file_bytes)
+    rights_once = functools.cache(rights)
+    open_group = _Group(file_bytes, rights_once)
     for one in batches:
         if not open_group.takes(one):
             groups += open_group.found()
-            open_group = _Group(file_bytes)
+            open_group = _Group(file_bytes, rights_once)
         open_group.add(one)
     return groups + open_group.found()
 
@@ -112,11 +116,13 @@ def groups_of(batches: Sequence[BatchSize], file_bytes: int) -> list[list[int]]:
 class _Group:
     """Batches that may become one: of each folder below theirs, the bytes and the number of files so far."""
 
-    def __init__(self, file_bytes: int) -> None:
+    def __init__(self, file_bytes: int, rights: Callable[[int], frozenset[Rights]]) -> None:
         self._file_bytes = file_bytes
+        self._rights_of = rights
         self._batches: list[int] = []
-        self._stays = False
+        self._unasked: list[int] = []
         self._rights: frozenset[Rights] = frozenset()
+        self._stays = False
         self._bytes: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
 
@@ -127,14 +133,13 @@ class _Group:
             return True
         return (
             not self._stays
-            and len(self._rights | one.rights) <= _KINDS
             and all(self._bytes[folder] + sum(sizes) <= self._file_bytes for folder, sizes in one.sizes.items())
+            and len(self._all_rights() | self._rights_of(one.batch)) <= _KINDS
         )
 
     def add(self, one: BatchSize) -> None:
         self._batches.append(one.batch)
-        self._rights |= one.rights
-        self._stays |= len(self._rights) > _KINDS
+        self._unasked.append(one.batch)
         for folder, sizes in one.sizes.items():
             self._bytes[folder] += sum(sizes)
             self._files[folder] += len(sizes)
@@ -143,7 +148,12 @@ class _Group:
     def found(self) -> list[list[int]]:
         """The group, where it saves files."""
         saves = not self._stays and any(count > 1 for count in self._files.values())
-        return [self._batches] if saves else []
+        return [self._batches] if saves and len(self._all_rights()) <= _KINDS else []
+
+    def _all_rights(self) -> frozenset[Rights]:
+        while self._unasked:
+            self._rights |= self._rights_of(self._unasked.pop())
+        return self._rights
 
 
 def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
@@ -159,13 +169,13 @@ def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     if _is_delta(table):
         log, bounds = open_log(table), MergeBounds.all_small(file_bytes)
         try:
-            merged = merge_groups(small_files(table, log, bounds), bounds)
+            merged = groups_to_merge(table, log, bounds)
         except LoaderError as error:
             raise _not_compacted(table, str(error)) from None
         return sum(map(len, merged)), len(own_files(table, log.get_add_actions()))
     folders = batch_folders(_parquet(table))
     files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
-    groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], file_bytes)
+    groups = _groups_in(folders, file_bytes)
     return sum(files[batch] for group in groups for batch in group), sum(files.values())
 
 
@@ -206,7 +216,8 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
                 sync_commits(table, first_unsynced(read), read)
             try:
                 bounds = MergeBounds.all_small(file_bytes)
-                done = merge_small_files(table, opened, bounds, int(time.time() * 1000), on_point)
+                with _umask_for(entry_of(table, read)):
+                    done = merge_small_files(table, opened, bounds, int(time.time() * 1000), on_point)
             except FileExistsError:
                 continue
             except (library.exceptions.DeltaError, LoaderError, OSError) as error:
@@ -218,6 +229,21 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             return Compacted(before, len(opened.file_uris()))
     why = f"{DELTA_TRIES} times others have deleted or merged rows of it meanwhile, or made more than {PASSED_MAX} commits"
     raise _not_compacted(table, f"{why}: try it when less is written")
+
+
+@contextmanager
+def _umask_for(model: Place) -> Generator[None]:
+    """One that keeps out nobody whom the model lets in. delta-rs names a checkpoint before we can give it rights: were we
+    killed there, the loader might not read it, and so not the table. It is the whole process's, so not for loaders."""
+    mode = 0
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(model.stat().st_mode) if isinstance(model, Path) else 0
+    before = os.umask(0o077)
+    try:
+        os.umask(before & ~mode)
+        yield
+    finally:
+        os.umask(before)
 
 
 def _not_compacted(table: Place, why: str) -> LoaderError:
@@ -239,7 +265,7 @@ class _Exchange:
             self._sweep()
             folders = batch_folders(self._table)
             before = sum(len(data_files(folder)) for folder in folders.values())
-            groups = groups_of([_size(batch, folder) for batch, folder in folders.items()], self._file_bytes)
+            groups = _groups_in(folders, self._file_bytes)
             if not groups:
                 return Compacted(before, before)
             try:
@@ -343,14 +369,23 @@ class _Exchange:
             sync_path(self._table.parent)
 
 
+def _groups_in(folders: Mapping[int, Path], file_bytes: int) -> list[list[int]]:
+    sizes = [_size(batch, folder) for batch, folder in folders.items()]
+    return groups_of(sizes, file_bytes, lambda batch: _rights_in(folders[batch]))
+
+
 def _size(batch: int, folder: Path) -> BatchSize:
     sizes: dict[str, list[int]] = {}
+    for file in data_files(folder):
+        sizes.setdefault(str(file.parent.relative_to(folder)), []).append(file.stat().st_size)
+    return BatchSize(batch, sizes)
+
+
+def _rights_in(folder: Path) -> frozenset[Rights]:
     paths = {folder}
     for file in data_files(folder):
-        within = file.parent.relative_to(folder)
-        sizes.setdefault(str(within), []).append(file.stat().st_size)
-        paths.update((file, *file.parents[: len(within.parts)]))
-    return BatchSize(batch, sizes, frozenset(map(rights_of, paths)))
+        paths.update((file, *file.parents[: len(file.parent.relative_to(folder).parts)]))
+    return frozenset(map(rights_of, paths))
 
 
 def _link(entry: Path, target: Path) -> None:

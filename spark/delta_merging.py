@@ -42,7 +42,7 @@ from .delta_vacuum import foreign_to
 from .errors import LoaderError, unreadable
 from .hdfs import HdfsPath
 from .merged_file import compression_of, open_part, write_merged
-from .merging import MergeBounds, SmallFile, merge_each
+from .merging import MergeBounds, SmallFile, merge_each, merge_groups
 from .object_store import ObjectPath, Place, short
 from .rights import Rights, make_alike, rights_of
 from .targets.delta_disk import sync_commits
@@ -89,7 +89,7 @@ def merge_small_files(
     files, metadata, read = _files_of(path, log), log.metadata(), int(log.version())
     merge = _Merge(path, files, pa.schema(log.schema()), metadata.partition_columns, now_ms)
     with merge.discarded_unless_made():
-        groups = merge_each(files.small(bounds), bounds, merge.merged)
+        groups = merge_each(files.small(), bounds, merge.merged, files.rights)
         if not groups:
             if merge.failed:
                 raise merge.failed[0]
@@ -126,9 +126,10 @@ def _no_link(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW)
 
 
-def small_files(path: Place, log: Any, bounds: MergeBounds) -> Iterator[SmallFile]:
-    """What `merge_small_files` chooses from. Raises LoaderError for a table that can't be merged."""
-    return _files_of(path, log).small(bounds)
+def groups_to_merge(path: Place, log: Any, bounds: MergeBounds) -> list[list[SmallFile]]:
+    """What `merge_small_files` would merge. Raises LoaderError for a table that can't be merged."""
+    files = _files_of(path, log)
+    return merge_groups(files.small(), bounds, files.rights)
 
 
 def _files_of(path: Place, log: Any) -> _Files:
@@ -159,9 +160,8 @@ class _Files:
         self._added: Any = pa.table(added)
         self._row_of: dict[str, int] = {}
 
-    def small(self, bounds: MergeBounds) -> Iterator[SmallFile]:
-        """All that lie below the table. Of those that may be merged with each other the values of the partition columns are
-        the same, and the rights: who may read some of the rows may not read them all."""
+    def small(self) -> Iterator[SmallFile]:
+        """All that lie below the table, with their values of the partition columns."""
         listed = self._added
         partitioned = "partition" in listed.column_names
         parts: list[Any] = list(listed.column("partition")) if partitioned else []
@@ -176,13 +176,13 @@ class _Files:
             except (ArithmeticError, ValueError):  # a value that Python does not have: such a partition stays as it is
                 continue
             self._row_of[path] = row
-            rights = self._rights(path) if size < bounds.merged_bytes else None  # no look at what is large
-            yield SmallFile(path, size, rows or 0, (*values.items(), rights), made_ms)
+            yield SmallFile(path, size, rows or 0, tuple(values.items()), made_ms)
 
-    def _rights(self, path: str) -> Rights | None:
-        """None in a bucket, and of a file that is gone: its group is dropped when it is read."""
+    def rights(self, one: SmallFile) -> Rights | None:
+        """The same of files that may be merged with each other: who may read some of the rows may not read them all. None in
+        a bucket, and of a file that is gone: its group is dropped when it is read."""
         with contextlib.suppress(OSError):
-            return rights_of(self._table / unquote(path)) if isinstance(self._table, Path) else None
+            return rights_of(self._table / unquote(one.path)) if isinstance(self._table, Path) else None
         return None
 
     def statistics(self, path: str) -> dict[str, Any]:

@@ -57,35 +57,47 @@ class MergeBounds:
         return min(self.file_bytes, self.bytes_at_once)
 
 
-def merge_groups(files: Iterable[SmallFile], bounds: MergeBounds) -> list[list[SmallFile]]:
+def merge_groups(
+    files: Iterable[SmallFile], bounds: MergeBounds, kind: Callable[[SmallFile], Hashable] = lambda _: None
+) -> list[list[SmallFile]]:
     """The groups to be merged into one file each, within the bounds; the smallest files first, as those save most.
 
-    A group is of one partition, its oldest file first. Nothing to do: no group.
+    A group is of one partition and one `kind`, its oldest file first. Nothing to do: no group. `kind` may be costly: it is
+    asked for where there would be something to do if all were of one, as without that there is nothing with it either.
     """
     alike: dict[tuple[int, Hashable], list[SmallFile]] = {}
     for one in files:
         if _is_small(one, bounds):
             alike.setdefault((tier_of(one.bytes) if bounds.tiered else 0, one.partition), []).append(one)
-    groups = [group for several in alike.values() for group in _cut(sorted(several, key=_age), bounds)]
+    groups: list[list[SmallFile]] = []
+    for several in alike.values():
+        if _worth(several, bounds):
+            of_kind: dict[Hashable, list[SmallFile]] = {}
+            for one in several:
+                of_kind.setdefault(kind(one), []).append(one)
+            groups += [group for these in of_kind.values() for group in _worth(these, bounds)]
     chosen: list[list[SmallFile]] = []
     bytes_left, files_left = bounds.bytes_at_once, bounds.files_at_once
     for group in sorted(groups, key=lambda group: (tier_of(group[0].bytes), _age(group[0]))):
         size = sum(one.bytes for one in group)
-        if size <= bytes_left and len(group) <= files_left and _is_worth(group, bounds):
+        if size <= bytes_left and len(group) <= files_left:
             bytes_left, files_left = bytes_left - size, files_left - len(group)
             chosen.append(group)
     return chosen
 
 
 def merge_each(
-    files: Iterable[SmallFile], bounds: MergeBounds, merge: Callable[[Sequence[SmallFile]], bool]
+    files: Iterable[SmallFile],
+    bounds: MergeBounds,
+    merge: Callable[[Sequence[SmallFile]], bool],
+    kind: Callable[[SmallFile], Hashable] = lambda _: None,
 ) -> list[Sequence[SmallFile]]:
     """The groups that `merge` has merged; False from it drops the group. Where none could be, the files behind those are
     looked at: a damaged file is chosen anew each time, and its group may be all that the bounds let through.
     """
     left = list(files)
     for _ in range(LOOKS_MAX):
-        groups = merge_groups(left, bounds)
+        groups = merge_groups(left, bounds, kind)
         if merged := [group for group in groups if merge(group)]:
             return list(merged)
         if not groups:
@@ -108,11 +120,11 @@ def _is_small(one: SmallFile, bounds: MergeBounds) -> bool:
     return one.bytes < bounds.merged_bytes // 2 and one.rows < bounds.file_rows // 2
 
 
-def _cut(files: Sequence[SmallFile], bounds: MergeBounds) -> list[list[SmallFile]]:
-    """Neighbours that fit into one file together."""
+def _worth(files: Iterable[SmallFile], bounds: MergeBounds) -> list[list[SmallFile]]:
+    """Neighbours that fit into one file together, where that is worth a merge."""
     groups: list[list[SmallFile]] = []
     size = rows = 0
-    for one in files:
+    for one in sorted(files, key=_age):
         size, rows = size + one.bytes, rows + one.rows
         last = groups[-1] if groups else None
         if last and size <= bounds.merged_bytes and rows <= bounds.file_rows and len(last) < bounds.files_at_once:
@@ -120,7 +132,7 @@ def _cut(files: Sequence[SmallFile], bounds: MergeBounds) -> list[list[SmallFile
         else:
             groups.append([one])
             size, rows = one.bytes, one.rows
-    return groups
+    return [group for group in groups if _is_worth(group, bounds)]
 
 
 def _is_worth(group: Sequence[SmallFile], bounds: MergeBounds) -> bool:

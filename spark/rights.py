@@ -38,7 +38,12 @@ class Rights:
 def rights_of(path: Path) -> Rights:
     """Raises OSError."""
     found = path.stat()
-    return Rights(found.st_uid, found.st_gid, found.st_mode, tuple(_acl(path, name) for name in _ACLS))
+    try:
+        names = os.listxattr(path)
+    except OSError:  # its file system has none
+        names = []
+    acls = tuple(_acl(path, name) if name in names else None for name in _ACLS)
+    return Rights(found.st_uid, found.st_gid, found.st_mode, acls)
 
 
 def _acl(of: Path | int, name: str) -> bytes | None:
@@ -86,7 +91,7 @@ def make_alike(file: int, model: Path) -> None:
         os.fchown(file, rights.user, -1)
     found = os.fstat(file)
     mode, acl = rights.mode & _READ_WRITE, rights.acls[0]
-    if found.st_gid != rights.group or (found.st_uid != rights.user and acl is not None):
+    if (found.st_uid, found.st_gid) != (rights.user, rights.group):
         with contextlib.suppress(OSError):
             os.setxattr(file, _ACLS[0], _by_name(rights, found.st_uid, found.st_gid))
             return  # it has set the mode, too, whose group bits are the ACL's mask now
@@ -112,7 +117,12 @@ def _by_name(rights: Rights, user: int, group: int) -> bytes:
     if group != rights.group:
         named = (_GROUP, rights.group)
         entries[named] = entries.get(named, 0) | entries[_OWN_GROUP]
-        entries[_OWN_GROUP] = entries[_OTHERS]
+        entries[_OWN_GROUP] = entries[
+            _OTHERS
+        ]  # what they were to the model; but some may be of a group that reads less
+        for tag, of in entries:
+            if tag == _GROUP:
+                entries[_OWN_GROUP] &= entries[tag, of]
     entries[_MASK] = 0
     for one in entries.keys() - {_OWNER, _OTHERS}:
         entries[_MASK] |= entries[one]

@@ -7,7 +7,7 @@ a key, gives an exactly-once effect; plain appending gives *at least once*, and 
     STAGING/ledger/state.json      the state after the last batch
     STAGING/ledger/id              what tells the ledger from others, whose batches have the same numbers
     STAGING/ledger.at              of a further staging folder: where the ledger is
-    <place>/.rocketcrew-<hash>.lock  flock: one loader per destination, see `lock_path`. N supervisors that fill one
+    <place>/.rocketcrew-<hash>.lock  flock: one loader per destination, see `lock_paths`. N supervisors that fill one
                                    destination run without a loader, and one loader has all of their folders
 """
 
@@ -78,14 +78,14 @@ class LedgerTarget:
         and Spark's pages."""
         self._folder = folder
         self._keep_outcomes_s = keep_outcomes_s
-        self._lock_path = lock_path(destination, place, folder)
+        self._lock_paths = lock_paths(destination, place, folder)
         self._destination = shown or destination
         self._writer = writer
         self._deliver = deliver
         self._state_path = folder / LEDGER_STATE
         self._ranges: list[Range] = []
         self._staged: Staged | None = None
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     def state(self) -> TableState:
         """The state after the last batch that the ledger knows. Raises LoaderError."""
@@ -96,23 +96,31 @@ class LedgerTarget:
 
     def _claim(self) -> None:
         """Be the destination's only loader on this machine, as two ledgers would each load what the other has."""
-        if self._lock is not None:
+        if self._locks:
             return
-        path = self._lock_path
         try:
-            make_folders(path.parent)
-            self._lock = try_lock(path)
+            for path in self._lock_paths:
+                self._locks.append(self._locked(path))
+        except LoaderError:
+            self.close()
+            raise
+
+    def _locked(self, path: Path) -> int:
+        try:
+            make_folders(self._folder.parent)  # by the name that was given: a link to a disk that isn't there stays one
+            lock = try_lock(path)
         except OSError as error:
             raise LoaderError(
                 f"the lock {path} can't be used: {error.strerror}. The loader must be able to write it. One that another user"
                 " has left may be removed while no loader runs"
             ) from None
-        if self._lock is None:
+        if lock is None:
             raise LoaderError(
                 f"another loader delivers to {self._destination!r}, which can't tell what it holds (it has the lock {path})."
                 " Run supervisors with spark.load = false and one loader for all: rocketcrew load --follow --staging A"
                 " --staging B; or use the formats parquet, pyarrow, delta, deltalake or iceberg"
             )
+        return lock
 
     def has(self, plan: Plan) -> bool:
         """Whether the ledger's last batch is this plan."""
@@ -169,9 +177,8 @@ class LedgerTarget:
 
     def close(self) -> None:
         """Let the destination's next loader in, which may be one of this process."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        while self._locks:
+            os.close(self._locks.pop())
 
 
 def ledger_of(stagings: Sequence[Path]) -> Path:
@@ -204,8 +211,10 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     return ledger
 
 
-def lock_path(destination: str, place: str, folder: Path) -> Path:
-    """Where loaders of one destination meet: beside it where it is a path of this host, else where the slots of a group are.
+def lock_paths(destination: str, place: str, folder: Path) -> list[Path]:
+    """Where loaders of one destination meet: beside it where it is a path of this host. Else where the slots of a group are,
+    by the name that was given, as each slot may be a link to a disk of its own; and beside the ledger, wherever it is, as one
+    that has other names has other slots beside it. One loader holds all of them.
 
     Never in a folder that everybody may write: anybody could hold the lock there.
 
@@ -217,10 +226,11 @@ def lock_path(destination: str, place: str, folder: Path) -> Path:
         destination = destination.replace(place, str(path))
     name = f".rocketcrew-{hashlib.sha256(destination.encode()).hexdigest()[:24]}.lock"
     if path.is_absolute() and path.parent.is_dir() and os.access(path.parent, os.W_OK) and not _is_open(path.parent):
-        return path.parent / name
-    folder = folder.resolve()  # the ledger of several folders is known by several names
+        return [path.parent / name]
     slot = folder.parent.parent  # data_dir/<group>/<slot>/segments/ledger
-    return (slot.parent if slot.name.isdigit() else folder.parent) / name
+    among_slots = (slot.parent if slot.name.isdigit() else folder.parent) / name
+    found = (among_slots, folder.resolve().parent / name)
+    return list({one.resolve(): one for one in found}.values())  # locked twice, one file would keep ourselves away
 
 
 def _is_open(folder: Path) -> bool:

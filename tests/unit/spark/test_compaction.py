@@ -241,10 +241,24 @@ def test_of_batches_with_other_rights_none_become_one(world: World, segments: An
 def test_a_batch_whose_files_have_other_rights_stays() -> None:
     one, two = (Rights(0, 0, mode, (None, None)) for mode in (0o100600, 0o100644))
     folder = Rights(0, 0, 0o40755, (None, None))
-    mixed = BatchSize(1, {".": [1, 1]}, frozenset((folder, one, two)))
-    assert groups_of([mixed, mixed], 10) == []
-    empty, alike = (BatchSize(number, {".": [1] * (number - 1)}, frozenset((folder, two))) for number in (1, 3))
-    assert groups_of([mixed, empty, alike], 10) == [[1, 3]]
+    mixed, alike = frozenset((folder, one, two)), frozenset((folder, two))
+    assert groups_of([sized(1, 1, 1), sized(2, 1, 1)], 10, {1: mixed, 2: mixed}.__getitem__) == []
+    batches = [sized(1, 1, 1), sized(2), sized(3, 1, 1)]
+    assert groups_of(batches, 10, {1: mixed, 2: alike, 3: alike}.__getitem__) == [[2, 3]]
+
+
+def test_rights_are_looked_at_once_and_only_of_batches_that_fit_together() -> None:
+    looks: list[int] = []
+
+    def look(batch: int) -> frozenset[Rights]:
+        looks.append(batch)
+        return frozenset()
+
+    assert groups_of([sized(batch, 6) for batch in range(100)], 10, look) == []
+    assert looks == []
+    few = [sized(batch, 3) for batch in range(100, 104)]
+    assert groups_of([*(sized(batch, 8) for batch in range(100)), *few], 10, look) == [[100, 101, 102]]
+    assert sorted(looks) == [100, 101, 102]
 
 
 def acl(*entries: tuple[int, int, int]) -> bytes:

@@ -82,6 +82,20 @@ def test_files_of_other_rights_are_not_merged_and_the_umask_counts_for_nothing(w
     world.assert_exact()
 
 
+def test_a_kill_before_a_checkpoint_has_its_rights_keeps_out_nobody(world: World, tmp_path: Path) -> None:
+    """delta-rs makes it with the rights that the umask leaves to every file."""
+    loaded(world, 3)
+    for path in (world.table / LOG_DIR).iterdir():
+        path.chmod(0o660)
+    before = os.umask(0o077)
+    try:
+        compact(world.table, FILE_BYTES, lambda point: (tmp_path / point).touch())
+        (tmp_path / "later").touch()
+    finally:
+        os.umask(before)
+    assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("committed", "later")] == [0o660, 0o600]
+
+
 def at_first(do: Callable[[], object]) -> Callable[[str], None]:
     """`do` once, when the first merge has written its files."""
     left = [do]

@@ -99,6 +99,36 @@ def test_partitions_stay_apart_and_so_do_sizes() -> None:
     assert merge_groups(one_large, BOUNDS) == [one_large[1:]]
 
 
+def test_what_a_file_is_is_asked_only_where_there_is_something_to_merge() -> None:
+    asked: list[SmallFile] = []
+
+    def kind(one: SmallFile) -> int:
+        asked.append(one)
+        return one.made_ms % 2
+
+    few = [small(n, partition="few") for n in range(FILES_LEAST - 1)]
+    large = [small(n, 20 * MIB, "large") for n in range(100)]
+    assert merge_groups([*few, *large], BOUNDS, kind) == []
+    assert asked == []
+    many = [small(n, partition="many") for n in range(2 * FILES_LEAST)]
+    assert merge_groups([*few, *large, *many], BOUNDS, kind) == [many[::2], many[1::2]]
+    assert sorted(asked, key=many.index) == many
+
+
+@pytest.mark.parametrize("bounds", [BOUNDS, MergeBounds.all_small(32 * MIB)])
+@pytest.mark.parametrize("seed", range(30))
+def test_files_of_two_kinds_are_merged_as_those_of_two_partitions(seed: int, bounds: MergeBounds) -> None:
+    dice = random.Random(seed)
+    count = dice.randrange(1, 80)
+    files = [
+        small(n, int(2 ** dice.uniform(0, 25)), dice.choice("ab"), dice.choice((0, 1, 300_000))) for n in range(count)
+    ]
+    kinds = {one.path: dice.choice("xy") for one in files}
+    apart = merge_groups([replace(one, partition=(one.partition, kinds[one.path])) for one in files], bounds)
+    found = merge_groups(files, bounds, lambda one: kinds[one.path])
+    assert [[one.path for one in group] for group in found] == [[one.path for one in group] for group in apart]
+
+
 def test_a_row_limit_bounds_files_of_much_compressed_rows() -> None:
     files = [small(n, rows=400_000) for n in range(20)]
     assert [len(group) for group in merge_groups(files, BOUNDS)] == [2] * 10

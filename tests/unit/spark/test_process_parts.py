@@ -33,7 +33,7 @@ from rocketcrew.spark.work import Work, explained, wall_ms
 def test_every_problem_of_a_configuration_is_named_at_once() -> None:
     with pytest.raises(UsageError) as refused:
         LoaderConfig(Path("s"), Path("t"), function="m:f", master="", driver_memory="lots", max_rows=0, crash_point="x")
-    for name in ("spark.function goes with", "spark.master", "'lots'", "spark.max_rows is 0", "crash point 'x'"):
+    for name in ("spark.function goes with", "spark.master", "'lots'", "max_rows is 0", "crash point 'x'"):
         assert name in str(refused.value)
 
 

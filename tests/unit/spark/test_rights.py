@@ -62,9 +62,9 @@ def model_of(folder: Path, user: int, group: int, mode: int) -> Path:
     return model
 
 
-def made_by(user: int, model: Path) -> Path:
+def made_by(user: int, model: Path, *groups: int) -> Path:
     made = model.with_name("made")
-    with acting_as(user), made.open("xb") as file:
+    with acting_as(user, *groups), made.open("xb") as file:
         make_alike(file.fileno(), model)
     return made
 
@@ -101,6 +101,29 @@ def test_a_group_that_the_maker_has_left_goes_on_to_read(folder: Path) -> None:
     assert reads(made, THIRD, GROUP)
     assert not reads(made, THIRD, LOADER)
     assert not reads(made, STRANGER)
+
+
+def test_the_model_s_owner_reads_what_a_member_of_its_group_makes(folder: Path) -> None:
+    """In a set-group-ID folder of a group that he is not of."""
+    set_acl(folder, ACCESS, (1, 7, 2**32 - 1), (4, 7, 2**32 - 1), (32, 7, 2**32 - 1))  # it knows ACLs
+    os.chown(folder, LOADER, GROUP)
+    folder.chmod(0o2777)
+    made = made_by(OTHER, model_of(folder, LOADER, GROUP, 0o660), GROUP)
+    assert (made.stat().st_uid, made.stat().st_gid) == (OTHER, GROUP)
+    assert reads(made, LOADER)
+    assert reads(made, THIRD, GROUP)
+    assert not reads(made, STRANGER)
+
+
+@pytest.mark.parametrize("refused", [GROUP + 1, GROUP])
+def test_who_is_in_a_group_that_may_not_read_gets_nothing_by_the_maker_s_group(folder: Path, refused: int) -> None:
+    model = model_of(folder, LOADER, GROUP, 0o644)
+    none, own = 2**32 - 1, 0 if refused == GROUP else 4
+    set_acl(model, ACCESS, (1, 6, none), (4, own, none), (8, 0, GROUP + 1), (16, 4, none), (32, 4, none))
+    made = made_by(OTHER, model)
+    for groups in ((refused,), (refused, OTHER), (OTHER, refused)):
+        assert (reads(model, THIRD, *groups), reads(made, THIRD, *groups)) == (False, False)
+    assert reads(made, STRANGER)
 
 
 def test_what_root_makes_is_the_same_whatever_its_folder_hands_down(folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import pytest
 from loader_world import Crash, World
 
 from rocketcrew.conf.segment_format import LOADER_STATUS_FILE
+from rocketcrew.durable.files import try_lock
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.errors import LoaderError
-from rocketcrew.spark.targets.ledger import LEDGER_AT, LedgerTarget, ledger_of, lock_path
+from rocketcrew.spark.targets.ledger import LEDGER_AT, LedgerTarget, ledger_of, lock_paths
 from rocketcrew.spark.targets.making import make_target, make_writer
 from rocketcrew.spark.work import Work
 
@@ -152,6 +154,59 @@ def test_a_second_loader_of_a_ledger_that_is_known_by_two_names_is_refused(tmp_p
     with pytest.raises(LoaderError, match="another loader delivers to"):
         second.state()
     first.close()
+    second.state()
+    with pytest.raises(LoaderError, match="another loader delivers to"):
+        first.state()
+    second.close()
+
+
+@pytest.mark.parametrize("linked", ["", "segments"])
+def test_loaders_of_slots_that_are_links_to_other_disks_meet(tmp_path: Path, linked: str) -> None:
+    """As they did before a ledger was known by all its names, so the two versions meet as well."""
+    for slot in "01":
+        (disk := tmp_path / f"disk{slot}" / "rows").mkdir(parents=True)
+        (link := tmp_path / "g" / slot / linked).parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(disk)
+    first, second = (target_at(tmp_path / "g" / slot / "segments" / "ledger", Frames()) for slot in "01")
+    first.state()
+    with pytest.raises(LoaderError, match=rf"another loader delivers to .*the lock {tmp_path}/g/\.rocketcrew-"):
+        second.state()
+    first.close()
+    second.state()
+    second.close()
+
+
+def test_a_loader_is_let_in_where_a_link_leads_into_a_folder_that_it_may_not_write(tmp_path: Path) -> None:
+    (tmp_path / "mnt" / "0" / "segments").mkdir(parents=True)
+    (tmp_path / "g").mkdir()
+    (tmp_path / "g" / "0").symlink_to(tmp_path / "mnt" / "0")
+    paths = lock_paths("foreach app:keep", "", tmp_path / "g" / "0" / "segments" / "ledger")
+    assert [path.parent for path in paths] == [tmp_path / "g", tmp_path / "mnt" / "0" / "segments"]
+
+
+def test_where_a_second_lock_can_t_be_had_the_first_is_given_back(tmp_path: Path) -> None:
+    ledger = tmp_path / "g" / "0" / "segments" / "ledger"
+    first = target_at(ledger, Frames())
+    among_slots, beside = lock_paths("foreach app:keep", "", ledger)
+    beside.mkdir(parents=True)
+    with pytest.raises(LoaderError, match=f"the lock {beside} can't be used: Is a directory"):
+        first.state()
+    lock = try_lock(among_slots)
+    assert lock is not None
+    os.close(lock)
+    beside.rmdir()
+    first.state()
+    for path in (among_slots, beside):
+        assert try_lock(path) is None
+    first.close()
+
+
+def test_a_link_to_a_disk_that_is_not_there_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "g" / "0").mkdir(parents=True)
+    (tmp_path / "g" / "0" / "segments").symlink_to(tmp_path / "disk")
+    with pytest.raises(LoaderError, match="can't be used: File exists"):
+        target_at(tmp_path / "g" / "0" / "segments" / "ledger", Frames()).state()
+    assert not (tmp_path / "disk").exists()
 
 
 def test_one_process_delivers_as_often_as_it_is_asked_to(world: World, segments: Any) -> None:
@@ -179,16 +234,18 @@ def test_the_lock_is_beside_a_path_and_beside_the_state_for_all_else(tmp_path: P
     state = tmp_path / "g" / "0" / "segments" / "ledger"
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o1777)
-    beside = lock_path("json", str(tmp_path / "out"), state)
+    (beside,) = lock_paths("json", str(tmp_path / "out"), state)
     assert beside.parent == tmp_path
-    assert lock_path("json", f"file://{tmp_path / 'out'}", state) == beside
+    assert lock_paths("json", f"file://{tmp_path / 'out'}", state) == [beside]
     (tmp_path / "link").symlink_to(tmp_path / "out")
     names = [str(tmp_path / "out"), str(tmp_path / "link"), f"file://{tmp_path / 'link'}"]
-    assert len({lock_path(f"json {name}", name, state) for name in names}) == 1
+    assert len({one for name in names for one in lock_paths(f"json {name}", name, state)}) == 1
     for place in ("", str(tmp_path / "open" / "out"), str(tmp_path / "absent" / "out")):
-        assert lock_path("jdbc url=x", place, state).parent == tmp_path / "g", "where all slots of the group find it"
-    assert lock_path("jdbc url=x", "", tmp_path / "rows" / "ledger").parent == tmp_path / "rows"
-    assert lock_path("jdbc url=x", "", state) != lock_path("jdbc url=y", "", state)
+        among_slots, own = lock_paths("jdbc url=x", place, state)
+        assert among_slots.parent == tmp_path / "g", "where all slots of the group find it"
+        assert own.parent == state.parent, "whatever names it has"
+    assert [one.parent for one in lock_paths("jdbc url=x", "", tmp_path / "rows" / "ledger")] == [tmp_path / "rows"]
+    assert not {*lock_paths("jdbc url=x", "", state)} & {*lock_paths("jdbc url=y", "", state)}
 
 
 def test_secrets_of_options_are_neither_said_nor_kept(tmp_path: Path, threads: Executor) -> None:
