@@ -62,7 +62,7 @@ async def fill(name_server: str, topic: str, messages: int, body_bytes: int) -> 
         async with turns:
             await producer.send_batch([OutgoingMessage(topic, body, tags="tag", keys=f"n{n}") for n in numbers])
 
-    async with Producer.create(name_server, "bench-producer") as producer:
+    async with Producer(name_server, "bench-producer") as producer:
         for part in range(0, messages, SEND_BATCH * 64):
             starts = range(part, min(part + SEND_BATCH * 64, messages), SEND_BATCH)
             await asyncio.gather(*(send(producer, start) for start in starts))
@@ -70,7 +70,7 @@ async def fill(name_server: str, topic: str, messages: int, body_bytes: int) -> 
 
 async def send_steadily(name_server: str, topic: str, rate: int, count: int) -> None:
     """One message after the other at a steady rate, whatever the answers take."""
-    async with Producer.create(name_server, "bench-producer") as producer, asyncio.TaskGroup() as tasks:
+    async with Producer(name_server, "bench-producer") as producer, asyncio.TaskGroup() as tasks:
         loop = asyncio.get_running_loop()
         begin = loop.time()
         for number in range(count):

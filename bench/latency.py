@@ -33,7 +33,7 @@ def message() -> OutgoingMessage:
 
 async def send(name_server: str, rate: int, count: int) -> None:
     """Send at a steady rate, each message with the time of its sending."""
-    producer = Producer.create(name_server, "bench-producer")
+    producer = Producer(name_server, "bench-producer")
     producer.start()
     try:
         begin = time.perf_counter()

@@ -207,7 +207,7 @@ async def dispatch_of_pool(name: str, name_server: str, rate: int, seconds: int)
 
 async def send(name_server: str, rate: int, count: int) -> None:
     """Send at a steady rate, each message with the time of its sending."""
-    async with Producer.create(name_server, "bench-producer") as producer:
+    async with Producer(name_server, "bench-producer") as producer:
         begin = time.perf_counter()
         tasks: set[asyncio.Task[object]] = set()
         for number in range(count):

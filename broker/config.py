@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from ..conf.formats import DELAY_LEVELS_MAX, DELAY_MAX_MS, UNIT_MS
 from ..conf.units import HOUR_MS
 from ..remoting.errors import UsageError
+from ..remoting.names import host_and_port
 
 DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 
@@ -137,5 +138,4 @@ class BrokerConfig:
     @property
     def address(self) -> str:
         """What the name server gives to clients."""
-        host = self.announce or self.host
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+        return host_and_port(self.announce or self.host, self.port)

@@ -7,7 +7,9 @@ is all that has to be looked at.
 
 The tags code says when to look; the record itself, whether it is time: a damaged code must deliver nothing too early. So
 where a level's delay was made longer, what waits in it already waits longer too; and shorter, where it was made shorter, as
-the head's store time says when to look, too.
+the head's store time says when to look, too: of what was stored before the start, as the entry of what came since has the
+delay of now. No CRC covers that time: one that is no whole seconds before the entry's is not believed, which finds each
+single bit. So a level whose delay was no whole seconds waits as its entries say.
 
 What cannot be delivered now holds up its own level alone, as when its queue, or the one that its head is for, is built anew.
 A head that the disk cannot read is passed over once its place is given up (lost_places.py). Where it is the level's queue
@@ -28,6 +30,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..conf.formats import UNIT_MS
 from ..remoting.body import Body
 from ..remoting.errors import UsageError
 from ..remoting.names import SCHEDULE_TOPIC
@@ -76,6 +79,7 @@ class DelayLevels:
     def __init__(self, levels_ms: tuple[int, ...]) -> None:
         self.levels_ms = levels_ms
         self._delivered: dict[int, int] = {}  # level -> next queue offset to deliver
+        self._stored_before: dict[int, int] = {}  # level -> end of what was stored before the start
         self._due_ms: dict[int, int] = {}  # level -> when its head is due; no entry for an empty level
         self._paused_until_ms: dict[int, int] = {}  # level -> when what failed is tried again
         self._first = 0  # the level with which the next round begins
@@ -111,6 +115,7 @@ class DelayLevels:
         for queue_id in store.queue_ids(SCHEDULE_TOPIC):
             if not self._is_loaded:  # nobody knows what was delivered of what is gone
                 self._delivered.setdefault(queue_id + 1, store.min_offset(SCHEDULE_TOPIC, queue_id))
+            self._stored_before[queue_id + 1] = store.max_offset(SCHEDULE_TOPIC, queue_id)
             self._look(store, queue_id + 1)
 
     def deliver(
@@ -197,9 +202,11 @@ class DelayLevels:
         self._delivered[level] = offset
         if offset < queue.max_offset:
             self._due_ms[level] = due_ms = store.entry(queue, offset)[2]
-            with contextlib.suppress(QueueRebuilding):  # its delivery says so
-                if (stored_ms := store.store_time_ms(SCHEDULE_TOPIC, queue.queue_id, offset)) is not None:
-                    self._due_ms[level] = min(due_ms, stored_ms + self.delay_ms(level))
+            if offset < self._stored_before.get(level, 0):
+                with contextlib.suppress(QueueRebuilding):  # its delivery says so
+                    stored_ms = store.store_time_ms(SCHEDULE_TOPIC, queue.queue_id, offset)
+                    if stored_ms is not None and (due_ms - stored_ms) % UNIT_MS["s"] == 0:
+                        self._due_ms[level] = min(due_ms, stored_ms + self.delay_ms(level))
         else:
             self._due_ms.pop(level, None)
 

@@ -26,7 +26,7 @@ from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from ..durable.files import make_folders
+from ..durable.files import boot_id, make_folders
 from ..remoting.errors import RocketcrewError, UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError
@@ -423,14 +423,6 @@ class DiskPlainFile:
     @property
     def taken_bytes(self) -> int:
         return taken_bytes(self._path)
-
-
-def boot_id() -> str:
-    """What tells this run of the machine from the one before; empty where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ from ..remoting.codes import ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, RocketcrewError
 from ..remoting.frame import FrameReader, encode_head
+from ..remoting.names import host_and_port
 from .core import BrokerCore
 from .disk import OPEN_FILES_MAX
 from .effects import CloseChannel, Effect, Reply
@@ -386,8 +387,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_HIGH_BYTES)
-        host, port = cast("tuple[str, int]", transport.get_extra_info("peername"))[:2]
-        self.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.address = host_and_port(*cast("tuple[str, int]", transport.get_extra_info("peername"))[:2])
         self.channel = self._edge.opened(self)
         if self.channel is None:
             self._transport.abort()

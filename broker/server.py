@@ -30,12 +30,14 @@ from random import Random, SystemRandom
 from typing import Any, Self, cast
 
 from ..client.access import Access
+from ..client.key_files import check_regular
 from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
-from ..client.tls import check_regular, server_context
+from ..client.tls import server_context
 from ..durable.files import NO_ROOM
 from ..durable.mounts import check_local
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.names import host_and_port
 from .acl import Acl, parse_acl
 from .config import BrokerConfig
 from .core import BrokerCore
@@ -112,7 +114,7 @@ class EmbeddedBroker:
     @property
     def name_server(self) -> str:
         """Address of the name server, "host:port"; known once started."""
-        return _address(self.config.announce or self.config.host, self.config.name_server_port)
+        return host_and_port(self.config.announce or self.config.host, self.config.name_server_port)
 
     @property
     def address(self) -> str:
@@ -416,10 +418,6 @@ def _bind(host: str, port: int, name: str) -> socket.socket:
         kind = UsageError if error.errno == errno.EACCES else RocketcrewError  # all else may pass by itself
         raise kind(f"broker {name} {port} on {host} {reason}") from error
     return bound
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 __all__ = ["SILENCE", "EmbeddedBroker", "Intercept", "run"]

@@ -98,11 +98,11 @@ def is_set_broadcasting(settings: Settings, group: str) -> bool:
     itself, as by -g; what is said on the command line is of this command's."""
     if not is_broadcasting(settings) or settings.consumer.group != group:
         return False
-    return _group_beside(*settings.origin["consumer.message_model"].split(" ", 1)) in (None, group)
+    return _group_beside(*settings.origin["consumer.message_model"].split(" ", 1)) in (None, "", group)
 
 
 def _group_beside(source: str, where: str = "") -> object:
-    """The group that a source of settings names itself, None = it names none; a value of another source may hold instead."""
+    """The group that a source of settings names itself, None or "" = none; a value of another source may hold instead."""
     context = click.get_current_context(silent=True)
     if source == "environment" and context is not None:
         return surroundings(context).env.get(environment_name("consumer.group"))

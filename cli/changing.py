@@ -1,4 +1,4 @@
-"""What commands that change something have in common: --dry-run, --yes, and the question.
+"""What commands that change something have in common: --dry-run, --yes, the question, and what was done when they end early.
 
 The rule: every command that changes data, a group or a running supervisor takes --dry-run, which says what would be done and
 does nothing, and -y/--yes, so a script may give both to all of them. Of these, a command asks first, on a terminal only, when
@@ -7,12 +7,17 @@ it has messages skipped, consumed once more or left out, which no other command 
 
 from __future__ import annotations
 
-import json
+import contextlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, ParamSpec, TypeVar
 
 import click
+
+from ..remoting.errors import RocketcrewError
+from .exit_codes import exit_code
+from .json_text import json_text
+from .wording import in_words
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -39,6 +44,38 @@ def agrees(question: str, *, yes: bool) -> bool:
 def would(what: str, *, as_json: bool, **facts: Any) -> None:
     """The answer to --dry-run: `what` would be done (a verb first), with `facts` for programs."""
     if as_json:
-        click.echo(json.dumps({"would": what, "done": False, **facts}, ensure_ascii=False))
+        click.echo(json_text({"would": what, "done": False, **facts}))
     else:
         click.echo(f"would {what}; nothing was done")
+
+
+class StoppedError(Exception):
+    """Somebody left the debugger by `q`."""
+
+
+class UnfinishedError(RocketcrewError):
+    """Some was done, and then came an error: `exit_code` is that one's."""
+
+    def __init__(self, text: str, exit_code: int) -> None:
+        super().__init__(text, exit_code)
+        self.text = text
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@contextlib.contextmanager
+def so_far(said: Callable[[], str]) -> Generator[None]:
+    """Report what was done, as `said`, before an error or Ctrl-C ended it; nothing where that is empty. Raises
+    UnfinishedError with both texts, and Abort for Ctrl-C."""
+    try:
+        yield
+    except RocketcrewError as error:
+        if not (done := said()):
+            raise
+        raise UnfinishedError(f"{done}: {in_words(error)}", exit_code(error)) from error
+    except (KeyboardInterrupt, StoppedError):
+        if done := said():
+            click.echo(done, err=True)
+        raise click.Abort from None

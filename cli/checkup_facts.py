@@ -14,7 +14,7 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ from ..client.sync import run_with_cluster
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS
-from ..conf.settings import MetricsSettings, Settings, is_broadcasting
+from ..conf.settings import MetricsSettings, Settings, is_broadcasting, logs_as
 from ..durable.files import free_bytes
 from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable, OffsetWrapper
@@ -46,11 +46,15 @@ from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, check_catalog
+from ..supervisor.core.allocation import is_users_own
 from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
+from ..supervisor.lifecycle import hooks_named, hooks_process
 from ..supervisor.loader_child import where
 from ..supervisor.member.access import access_of, check_files, in_namespace
+from ..supervisor.member.user_process import UserProcess, UserProcessError
+from ..supervisor.member.user_strategy import strategy_process
 from ..supervisor.slot import NEEDS_LOCAL
 from ..supervisor.wiring import available_cores, own_client_id, table_at, with_topics
 from ..workers.boot import COLUMNS_FILE, TableSpec
@@ -67,6 +71,7 @@ from .checkups import (
     HandlerFacts,
     MachineFacts,
     MetricsFacts,
+    NamedFacts,
     SentryFacts,
     SparkFacts,
     TableFacts,
@@ -90,6 +95,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str], *, o
         client_rebalance=settings.consumer.client_rebalance,
         broadcasting=is_broadcasting(settings),
         handler=None if handler is None else handler_facts(settings, handler, spec),
+        named=[*([] if on_spark else function_facts(settings)), *log_facts(settings)],
         table=table,
         spark=spark_facts(settings, env),
         sentry=sentry_facts(settings),
@@ -328,9 +334,7 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
     return TableFacts(target) if probed else None, spec
 
 
-def handler_facts(
-    settings: Settings, handler: str, table: TableSpec, check: Callable[[], None] = lambda: None
-) -> HandlerFacts:
+def handler_facts(settings: Settings, handler: str, table: TableSpec) -> HandlerFacts:
     """The handler looked at in a process of its own, its columns compared with the table, its topics with those given."""
     home = Path(settings.supervisor.data_dir) / settings.consumer.group
     keeps = settings.results.enabled
@@ -338,7 +342,7 @@ def handler_facts(
         check_nothing_shadows(Path.cwd(), sys.path)
         found = examine_rows(
             handler, settings.workers.boot_timeout_ms, schema=settings.results.schema, table=table,
-            columns_file=home / COLUMNS_FILE, check=check,
+            columns_file=home / COLUMNS_FILE,
         )  # fmt: skip
     except HandlerLoadError as error:
         last = error.traceback.strip().rpartition("\n")[2]
@@ -352,6 +356,47 @@ def handler_facts(
         found.spec.name, "", found.columns, found.misfit, table.target, bool(table.columns), keeps,
         found.spec.subscriptions or (),
     )  # fmt: skip
+
+
+def function_facts(settings: Settings) -> list[NamedFacts]:
+    """The user's hooks and strategy, imported as a start imports them, in processes of their own."""
+    found: list[NamedFacts] = []
+    if hooks := hooks_named(settings):
+        found.append(NamedFacts("hooks", ", ".join(hooks.values()), _not_started(hooks_process(settings))))
+    strategy = settings.consumer.allocate_strategy
+    if is_users_own(strategy) and not is_broadcasting(settings):
+        wrong = _not_started(strategy_process(strategy, logs_as(settings)))
+        found.append(
+            NamedFacts("allocation", strategy, wrong and f"consumer.allocate_strategy = {strategy!r}: {wrong}")
+        )
+    return found
+
+
+def _not_started(process: UserProcess) -> str:
+    """Why it does not start, "" where it does; it has ended again."""
+
+    async def start() -> None:
+        await process.start()
+        await process.kill()
+
+    try:
+        asyncio.run(start())
+    except UserProcessError as error:
+        return str(error)
+    return ""
+
+
+def log_facts(settings: Settings) -> list[NamedFacts]:
+    """The log file, which is not made by looking."""
+    if not settings.log.file:
+        return []
+    path = Path(settings.log.file).absolute()
+    fine = (
+        os.access(path, os.W_OK) and not path.is_dir() if path.exists() else os.access(path.parent, os.W_OK | os.X_OK)
+    )
+    wrong = "" if fine else f"log.file = {settings.log.file!r} cannot be written"
+    todo = "name a file in a folder that is there and that this user may write to, or leave log.file empty"
+    return [NamedFacts("log file", str(path), wrong, todo)]
 
 
 def refused(settings: Settings, handler: HandlerSpec) -> str:

@@ -16,6 +16,7 @@ from ..conf.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE, EXIT_USAGE
 from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from .tables import counted
 
 SKEW_MAX_MS: Final = 5_000
 """Brokers report their clock to the second; less than this does no harm."""
@@ -110,6 +111,16 @@ class HandlerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedFacts:
+    """What a start begins with beside the handler, where settings name it. `wrong`: why it cannot be had; "" where it can."""
+
+    check: str
+    name: str
+    wrong: str = ""
+    todo: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TableFacts:
     """The table `target`. `wrong`: why it cannot be read, or why its S3 server or catalog cannot be used; "" where it can."""
 
@@ -190,6 +201,7 @@ class Facts:
     client_rebalance: bool = True
     broadcasting: bool = False
     handler: HandlerFacts | None = None
+    named: Sequence[NamedFacts] = ()
     table: TableFacts | None = None
     spark: SparkFacts | None = None
     sentry: SentryFacts | None = None
@@ -208,6 +220,7 @@ def findings(facts: Facts) -> list[Finding]:
         found += _broker(broker, client_rebalance=facts.client_rebalance or facts.broadcasting)
     if facts.handler is not None:
         found += _handler(facts.handler, known=facts.table is None or not facts.table.wrong)
+    found += [_named(one) for one in facts.named]
     if facts.table is not None:
         found.append(_table(facts.table))
     if facts.spark is not None:
@@ -262,8 +275,7 @@ def _topic(topic: TopicFacts) -> Finding:
         meant = f"{topic.near.removeprefix(': ')} If not, " if topic.near else ""
         return Finding(Level.WARNING, check, f"{topic.name} does not exist", meant + todo)
     if topic.refused:
-        return Finding(Level.FAULT, check, f"{topic.name} may not be read ({topic.refused})",
-                       "give this user the right SUB on topic and group, or let the group consume again")  # fmt: skip
+        return _refused(check, topic)
     if not topic.queues:
         return Finding(Level.FAULT, check, f"{topic.name} has no queue that may be read",
                        f"let it be read: `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
@@ -275,7 +287,12 @@ def _topic(topic: TopicFacts) -> Finding:
         return Finding(Level.WARNING, check, f"{topic.name}: not looked whether the group may read it ({topic.unlooked})",
                        "until the brokers know the group, this is asked as TOOLS_CONSUMER: give this user SUB on that group,"
                        " or look again when a member has run")  # fmt: skip
-    return _fine(check, f"{topic.name}: {_count(topic.queues, 'queue')} on {_count(len(topic.perms), 'broker')}")
+    return _fine(check, f"{topic.name}: {counted(topic.queues, 'queue')} on {counted(len(topic.perms), 'broker')}")
+
+
+def _refused(check: str, topic: TopicFacts) -> Finding:
+    return Finding(Level.FAULT, check, f"{topic.name} may not be read ({topic.refused})",
+                   "give this user the right SUB on topic and group, or let the group consume again")  # fmt: skip
 
 
 def _without(topic: TopicFacts, perm: int) -> list[str]:
@@ -294,7 +311,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
         closed = sorted({broker for bit in (PERM_READ, PERM_WRITE) if needed & bit for broker in _without(topic, bit)})
         todo = f"`mqadmin updateTopicPerm -t {topic.name} -p 6`"
         if topic.refused:
-            yield Finding(Level.FAULT, check, f"{topic.name} may not be read ({topic.refused})", todo)
+            yield _refused(check, topic)
         elif closed:
             lost = "failed messages are not retried" if check == "retry topic" else "dead letters cannot be stored"
             words = "may not be read and written" if needed & PERM_READ else "may not be written"
@@ -304,7 +321,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
                 Level.WARNING, check, f"{topic.name} may not be read, so `rocketcrew dlq` shows nothing", todo
             )
         else:
-            yield _fine(check, f"{topic.name}: {_count(sum(1 for _ in topic.perms), 'broker')}")
+            yield _fine(check, f"{topic.name}: {counted(sum(1 for _ in topic.perms), 'broker')}")
 
 
 def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]:
@@ -316,7 +333,7 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
     elif not group.members:
         yield _fine("group", f"{group.name} has no members that run")
     else:
-        yield _fine("group", f"{group.name} has {_count(len(group.members), 'member')}")
+        yield _fine("group", f"{group.name} has {counted(len(group.members), 'member')}")
     if not group.own_id:
         yield _fine("client id", "each start makes its own")
     elif group.own_id in group.members:
@@ -332,7 +349,7 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
     elif group.members:
         yield _fine("subscriptions", "the group's members have the same")
     for topic, lag in sorted(group.popped_retries.items()):
-        yield Finding(Level.WARNING, "retries", f"{_count(lag, 'message')} of {topic}, left by members that popped, which"
+        yield Finding(Level.WARNING, "retries", f"{counted(lag, 'message')} of {topic}, left by members that popped, which"
                       " members that pull do not read",
                       "set the group to POP again (mqadmin setConsumeMode) until it has no lag there")  # fmt: skip
     if group.unread[0]:
@@ -347,8 +364,8 @@ def _shares(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding
         return
     for topic in topics:
         if topic.queues and topic.queues < members:
-            yield Finding(Level.WARNING, "queues", f"{topic.name} has {_count(topic.queues, 'queue')} for"
-                          f" {_count(members, 'member')}, with the one that starts here: {members - topic.queues} of them"
+            yield Finding(Level.WARNING, "queues", f"{topic.name} has {counted(topic.queues, 'queue')} for"
+                          f" {counted(members, 'member')}, with the one that starts here: {members - topic.queues} of them"
                           " without work", "have more workers in one member, or more queues of the topic")  # fmt: skip
 
 
@@ -407,6 +424,12 @@ def _handler(handler: HandlerFacts, *, known: bool) -> Iterator[Finding]:
         yield _fine("columns", f"{handler.columns}; the table {handler.table} is made with them")
 
 
+def _named(named: NamedFacts) -> Finding:
+    if named.wrong:
+        return Finding(Level.FAULT, named.check, named.wrong, named.todo)
+    return _fine(named.check, f"{named.name} can be had")
+
+
 def _table(table: TableFacts) -> Finding:
     if table.wrong:
         return Finding(Level.FAULT, "table", table.wrong, exit_code=table.exit_code)
@@ -456,7 +479,7 @@ def _metrics(metrics: MetricsFacts) -> Finding:
 
 def _files(machine: MachineFacts) -> Finding:
     needed = FILES_BASE + FILES_EACH_WORKER * machine.workers
-    found = f"{machine.files_max} may be open, {_count(machine.workers, 'worker')} and their supervisor need {needed}"
+    found = f"{machine.files_max} may be open, {counted(machine.workers, 'worker')} and their supervisor need {needed}"
     if machine.files_max < needed:
         return Finding(
             Level.FAULT, "open files", found, f"`ulimit -n {max(1024, 2 * needed)}`, or LimitNOFILE of systemd"
@@ -479,5 +502,9 @@ def _memory(machine: MachineFacts) -> Finding:
     return _fine("shared memory", found)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def summary(found: Sequence[Finding]) -> str:
+    """One line: how many of each."""
+    faults, warnings = (sum(one.level is level for one in found) for level in (Level.FAULT, Level.WARNING))
+    if not faults and not warnings:
+        return f"{len(found)} checks, all fine"
+    return f"{len(found)} checks: {counted(faults, 'fault')}, {counted(warnings, 'warning')}"

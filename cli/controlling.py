@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from ..remoting.namespaces import wrap
 from ..supervisor.control import SOCKET_NAME, ask
 from ..supervisor.member.access import namespace_of
 from .changing import changes, would
+from .json_text import json_text
 from .options import with_settings
 from .tables import seen
 
@@ -60,7 +60,7 @@ class Target:
 
     def tell(self, answer: dict[str, Any], line: str) -> None:
         """The answer as JSON, or the line."""
-        click.echo(json.dumps(answer, ensure_ascii=False) if self.as_json else seen(line))
+        click.echo(json_text(answer) if self.as_json else seen(line))
 
 
 def subscribed(found: dict[str, Any]) -> dict[str, Any]:

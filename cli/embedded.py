@@ -20,7 +20,7 @@ from typing import Final, cast
 import click
 import structlog
 
-from ..conf.settings import BrokerSettings
+from ..conf.settings import BrokerSettings, Settings
 from ..conf.sources import without_settings
 from .children import Child, ChildError
 
@@ -72,6 +72,18 @@ class EmbeddedBroker:
                 f" acknowledged is kept, and consumed after the next start. Its log, {self.child.log}, ends so:\n"
                 f"{self.child.tail()}"
             )
+
+
+def on_own_broker(settings: Settings, name_servers: tuple[str, ...], broker: BrokerSettings | None) -> Settings:
+    """The settings for clients of a broker of ours, without what they say of the way into a cluster. TLS and an account stay
+    where `broker`, None = one as it comes, wants them; so do namespaces, by which other commands find the group. Pure."""
+    cluster, security = settings.cluster, settings.security
+    cluster = dataclasses.replace(cluster, name_servers=name_servers, namesrv_domain="", vip_channel_enabled=False)
+    if broker is None or not broker.tls_cert_path:
+        security = dataclasses.replace(security, tls_enable=False)
+    if broker is None or not broker.acl_file:
+        security = dataclasses.replace(security, access_key="", secret_key="", security_token="", key_file="")
+    return dataclasses.replace(settings, cluster=cluster, security=security)
 
 
 def start_broker(settings: BrokerSettings, log_file: Path, check: Callable[[], None] = lambda: None) -> EmbeddedBroker:

@@ -16,7 +16,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import QueryMessage, ViewMessage
 from ..remoting.ids import OffsetId, parse_offset_message_id
-from ..remoting.names import MASTER_ID
+from ..remoting.names import MASTER_ID, host_and_port
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_UNIQ_KEY, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, decode_messages
@@ -64,7 +64,7 @@ def read_clue(text: str) -> Clue:
         offset_id = None
     parts = text.split("/")
     place = None
-    if len(parts) in (3, 4) and parts[-1].isdigit() and parts[-2].isdigit():
+    if len(parts) in (3, 4) and all(part.isascii() and part.isdigit() for part in parts[-2:]):
         place = (parts[0] if len(parts) == 4 else "", parts[-3], int(parts[-2]), int(parts[-1]))
     return Clue(text, offset_id, place)
 
@@ -101,7 +101,7 @@ class Search:
         return [found[place] for place in sorted(found)]
 
     async def _by_offset_id(self, text: str, wanted: OffsetId) -> list[Found]:
-        address = f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}"
+        address = host_and_port(wanted.host, wanted.port)
         try:
             answer = await ask(
                 self._cluster.remoting, address, RequestCode.VIEW_MESSAGE_BY_ID, ViewMessage(wanted.physical_offset),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +14,7 @@ from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS
 from ..remoting.stored import StoredMessage
 from ..spark.targets.delta import delta_rs
 from .letters import DELTA, Letter, whole
+from .messages import moment
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -40,7 +40,8 @@ SCHEMA: Final = pa.schema(
         "body": pa.binary(),
     }
 )
-"""Names are those of `dlq export` to a file. `body` is what was sent, decompressed; null where it is left out."""
+"""Names are those of `dlq export` to a file. `body` is what was sent, decompressed; null where it is left out. So is a time
+outside of the years 1 to 9999, which a producer may write."""
 
 
 def table_of(letters: Sequence[Letter], *, with_body: bool) -> Any:
@@ -61,8 +62,8 @@ def _row(letter: Letter, *, with_body: bool) -> dict[str, object]:
         "broker": letter.mq.broker_name,
         "queue_id": message.queue_id,
         "queue_offset": message.queue_offset,
-        "stored_at": datetime.fromtimestamp(message.store_timestamp_ms / 1000, UTC),
-        "born_at": datetime.fromtimestamp(message.born_timestamp_ms / 1000, UTC),
+        "stored_at": moment(message.store_timestamp_ms),
+        "born_at": moment(message.born_timestamp_ms),
         "reconsume_times": message.reconsume_times,
         "keys": properties.get(PROPERTY_KEYS, ""),
         "tags": properties.get(PROPERTY_TAGS, ""),

@@ -146,10 +146,6 @@ class Wanted:
         return [name for name in self.names if name not in known]
 
 
-class StoppedError(Exception):
-    """Somebody left the debugger by `q`."""
-
-
 def per_second(text: str) -> float:
     """A rate such as 50, 50/s, 30/m or 100/h in messages a second. Raises UsageError for anything else, and for 0."""
     try:

@@ -22,6 +22,7 @@ from ..conf.importing import uncollected, without_looks
 from ..remoting.arguments import near
 from .exit_codes import guarded
 from .interrupts import Interrupts
+from .json_text import escape_in
 from .leaving import leave
 from .surroundings import Surroundings, surroundings
 
@@ -131,5 +132,6 @@ def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path, interrup
 
 def main(interrupts: Interrupts) -> None:
     """The console script. The one place that reads the process's environment, and it is read once."""
+    escape_in(sys.stdout)
     faulthandler.enable()  # a crash in a library's C code says on stderr where it was
     leave(run(sys.argv[1:], os.environ, Path(), interrupts), at_once=sys.argv[1:2] == [ENDS_AT_ONCE])

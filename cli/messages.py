@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
-from ..remoting.errors import ProtocolError, UsageError
+from ..remoting.errors import ProtocolError, UnreachableError, UsageError
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
 from ..source.reading import TOOLS_GROUP
 from ..source.searching import pull_request
+from .json_text import json_text
 from .tables import in_one_line, seen
 
 PULL_MESSAGES: Final = 32
 """By default brokers bring no more at once."""
 BODY_FORMATS: Final = ("auto", "text", "json", "hex", "base64", "none")
+NESTED_MAX: Final = 100
+"""Of lists and objects in each other: JSON of more is shown as text. Python's own bound is that of its stack."""
 SHOWN_CHARS: Final = 200
 """Of a body in a table's row."""
 
@@ -87,8 +91,8 @@ async def nothing_until(cluster: Cluster, mq: MessageQueue, at: int, group: str)
 def body_of(message: StoredMessage, how: str) -> Any:
     """The body in one of BODY_FORMATS: text where it is text, parsed JSON, hexadecimal, base64, or None.
 
-    `auto`: JSON where it parses, else text where it is UTF-8, else base64 with that prefix. Compressed bodies are opened; one
-    that cannot be is shown as it is stored, in base64.
+    `auto`: JSON where it parses and can be said again in JSON, else text where it is UTF-8, else base64 with that prefix.
+    Compressed bodies are opened; one that cannot be is shown as it is stored, in base64.
     """
     if how == "none":
         return None
@@ -101,19 +105,49 @@ def body_of(message: StoredMessage, how: str) -> Any:
     if how == "base64":
         return base64.b64encode(data).decode()
     if how in ("auto", "json"):
-        try:
-            return json.loads(data)
-        except ValueError:
-            pass
+        with contextlib.suppress(ValueError):
+            return _parsed(data)
     try:
         return data.decode()
     except UnicodeDecodeError:
         return f"base64:{base64.b64encode(data).decode()}" if how == "auto" else data.decode("utf-8", "replace")
 
 
+def _parsed(data: bytes) -> Any:
+    """Raises ValueError for what is no JSON, and for what could not be written as JSON again: half a surrogate pair, NaN, a
+    thousand lists in each other."""
+    try:
+        found = json.loads(data)
+        json.dumps(found, ensure_ascii=False, allow_nan=False).encode()
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    level, depth = list[object]([found]), 0
+    while level:
+        level = [part for one in level for part in _parts(one)]
+        depth += 1
+    if depth > NESTED_MAX:
+        raise ValueError("nested too deeply")
+    return found
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return cast("dict[str, object]", value).values()
+    return cast("list[object]", value) if isinstance(value, list) else ()
+
+
+def moment(at_ms: int) -> datetime | None:
+    """Milliseconds since 1970 as a time in UTC; None outside of the years 1 to 9999: a producer may write any number."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def when(at_ms: int) -> str:
-    """Milliseconds since 1970 as ISO 8601 in UTC, to the millisecond."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """Milliseconds since 1970 as ISO 8601 in UTC, to the millisecond; the number where that has no such time."""
+    at = moment(at_ms)
+    return str(at_ms) if at is None else at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def facts_of(message: StoredMessage, broker: str, how: str = "auto") -> dict[str, Any]:
@@ -150,7 +184,7 @@ def shown(body: Any, chars_max: int | None = SHOWN_CHARS) -> str:
     """A body as text: JSON on one line in a table, over several where there is room."""
     if body is None:
         return ""
-    text = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, indent=None if chars_max else 2)
+    text = body if isinstance(body, str) else json_text(body, indent=None if chars_max else 2)
     if chars_max is None:
         return text
     flat = " ".join(text.split())
@@ -180,39 +214,65 @@ class Filter:
         )
 
 
-async def newest(cluster: Cluster, topic: str, count: int, wanted: Filter) -> list[tuple[str, StoredMessage]]:
-    """The last `count` messages that pass, oldest first, with their brokers' names."""
+Silent = dict[str, UnreachableError]
+"""Brokers that did not answer, by name: what they have was not seen."""
+Stored = tuple[str, StoredMessage]
+"""With its broker's name."""
+
+
+async def newest(cluster: Cluster, topic: str, count: int, wanted: Filter, silent: Silent) -> list[Stored]:
+    """The last `count` messages that pass, oldest first."""
     operations = Operations(cluster)
-    found: list[tuple[str, StoredMessage]] = []
-    for mq in await cluster.queues_to_read(topic, refresh=True):
+
+    async def look(mq: MessageQueue) -> list[Stored]:
         low, end = await operations.min_offset(mq), await operations.max_offset(mq)
-        own: list[tuple[str, StoredMessage]] = []
+        own: list[Stored] = []
         while end > low and len(own) < count:
             start = max(low, end - max(count, PULL_MESSAGES))
             own = [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)] + own
             end = start
-        found += own[-count:]
-    return sorted(found, key=_stored)[-count:]
+        return own[-count:]
+
+    return sorted(await _of_each_queue(cluster, topic, look, silent), key=_stored)[-count:]
 
 
 async def oldest_since(
-    cluster: Cluster, topic: str, count: int, wanted: Filter, from_ms: int
-) -> list[tuple[str, StoredMessage]]:
+    cluster: Cluster, topic: str, count: int, wanted: Filter, silent: Silent, from_ms: int
+) -> list[Stored]:
     """The first `count` messages stored at `from_ms` or later that pass, oldest first."""
     operations = Operations(cluster)
-    found: list[tuple[str, StoredMessage]] = []
-    for mq in await cluster.queues_to_read(topic, refresh=True):
+
+    async def look(mq: MessageQueue) -> list[Stored]:
         low, high = await operations.min_offset(mq), await operations.max_offset(mq)
         # A broker's search is near the time, and may lie after it by a few messages of the same millisecond.
         start = max(low, min(high, await operations.search_offset(mq, from_ms)) - PULL_MESSAGES) if from_ms else low
-        own = 0
+        own: list[Stored] = []
         async for one in messages(cluster, mq, start, high):
             if one.store_timestamp_ms >= from_ms and wanted.takes(one):
-                found.append((mq.broker_name, one))
-                own += 1
-                if own == count:
+                own.append((mq.broker_name, one))
+                if len(own) == count:
                     break
-    return sorted(found, key=_stored)[:count]
+        return own
+
+    return sorted(await _of_each_queue(cluster, topic, look, silent), key=_stored)[:count]
+
+
+async def _of_each_queue(
+    cluster: Cluster, topic: str, look: Callable[[MessageQueue], Awaitable[list[Stored]]], silent: Silent
+) -> list[Stored]:
+    """What `look` finds; a broker that does not answer is put into `silent`, and asked no more. Raises UnreachableError where
+    none answers."""
+    found: list[Stored] = []
+    queues = await cluster.queues_to_read(topic, refresh=True)
+    for mq in queues:
+        if mq.broker_name not in silent:
+            try:
+                found += await look(mq)
+            except UnreachableError as error:
+                silent[mq.broker_name] = error
+    if silent and silent.keys() >= {mq.broker_name for mq in queues}:
+        raise next(iter(silent.values()))
+    return found
 
 
 async def follow(
@@ -227,7 +287,7 @@ async def follow(
     begun()
     shown_so_far = 0
     while True:
-        came: list[tuple[str, StoredMessage]] = []
+        came: list[Stored] = []
         for mq in await cluster.queues_to_read(topic, refresh=True):
             start, end = at.get(mq, 0), await operations.max_offset(mq)
             came += [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)]
@@ -240,7 +300,7 @@ async def follow(
         await asyncio.sleep(interval_s)
 
 
-def _stored(one: tuple[str, StoredMessage]) -> tuple[int, str, int, int]:
+def _stored(one: Stored) -> tuple[int, str, int, int]:
     broker, message = one
     return message.store_timestamp_ms, broker, message.queue_id, message.queue_offset
 
@@ -250,7 +310,7 @@ def printer(how: str, *, as_json: bool) -> Show:
 
     def show(broker: str, message: StoredMessage) -> None:
         if as_json:
-            click.echo(json.dumps(facts_of(message, broker, how), ensure_ascii=False))
+            click.echo(json_text(facts_of(message, broker, how)))
         else:
             click.echo(seen(line_of(message, broker, how)))
 

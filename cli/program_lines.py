@@ -7,7 +7,6 @@ may end no line. So descriptor 1 is standard error while they run, and the answe
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 from collections.abc import Callable, Generator, Mapping
@@ -15,6 +14,7 @@ from typing import TextIO
 
 import click
 
+from .json_text import ESCAPED, json_text
 from .patient_output import drop_rest
 
 Tell = Callable[[Mapping[str, object]], None]
@@ -29,7 +29,7 @@ def own_stdout(*, as_json: bool) -> Generator[TextIO | None]:
         return
     usual = sys.stdout
     usual.flush()
-    with open(os.dup(1), "w", encoding="utf-8") as stdout:  # no child inherits this one
+    with open(os.dup(1), "w", encoding="utf-8", errors=ESCAPED) as stdout:  # no child inherits this one
         os.dup2(2, 1)
         try:
             if _number(usual) == 1:
@@ -62,7 +62,7 @@ def tell_program(facts: Mapping[str, object], stdout: TextIO | None = None) -> N
     not end, and does not end otherwise, because nobody reads it."""
     to = stdout or sys.stdout
     try:
-        click.echo(json.dumps(facts), file=to)
+        click.echo(json_text(facts), file=to)
     except OSError as error:
         import structlog  # it brings asyncio, which the help of a command does not need
 

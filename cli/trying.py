@@ -21,7 +21,8 @@ from ..supervisor.member.send_back import first_attempt
 from ..testing.rehearsal import NotConsumedError, Rehearsal
 from ..testing.result import Call, DeadLetter, Result, Retried
 from ..workers.message import Message, make_message
-from .letters import Letter, StoppedError
+from .changing import StoppedError
+from .letters import Letter
 from .messages import shown
 from .tables import counted
 

@@ -36,6 +36,14 @@ def in_words(error: RocketcrewError, other_server: str = BY_FLAG) -> str:
     return str(error)
 
 
+def not_known(failed: Iterable[tuple[str, RocketcrewError]]) -> list[str]:
+    """What is not known of which topics, a line for each reason: a broker that is away has many of them."""
+    names: dict[str, list[str]] = {}
+    for name, error in failed:
+        names.setdefault(in_words(error), []).append(name)
+    return [f"not all is known of {', '.join(sorted(listed))}: {why}" for why, listed in names.items()]
+
+
 def is_refusal(code: int, remark: str) -> bool:
     """Whether a broker's answer says that the account, or the group, may not do what was asked."""
     # 4.9 answers what its access control refuses with code 1 and the exception's name.

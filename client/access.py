@@ -13,13 +13,12 @@ from typing import Final
 
 from ..remoting.arguments import FLAG, TEXT, TEXTS, check_fields, number, shown
 from ..remoting.errors import UsageError
-from ..remoting.namespaces import unwrap, wrap
+from ..remoting.namespaces import namespace_of_endpoint, unwrap, wrap
+from .address import split_name_servers
 
 CONNECT_TIMEOUT_MS = 3_000
 REQUEST_TIMEOUT_MS = 3_000
 POLL_INTERVAL_MS = 30_000
-KEY_FILE_NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
-"""Lines of a key file (acl/common/SessionCredentials.java)."""
 NAME_SERVERS: Final = TEXT | TEXTS
 _TLS_RULES: Final = {
     "auth_server": FLAG,
@@ -135,16 +134,4 @@ def access_to(target: NameServerList | Access) -> Access:
         raise UsageError(
             f"name servers given as {shown(target)}: give 'host:port', several as 'host:port;host:port', or an Access"
         )
-    return Access(name_servers)
-
-
-def parse_key_file(text: str, where: str) -> dict[str, str]:
-    """The lines `AccessKey=...`, `SecretKey=...`, `SecurityToken=...` of a key file, by our names; UsageError if useless."""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, equals, value = line.strip().partition("=")
-        if equals and name.strip() in KEY_FILE_NAMES:
-            found[KEY_FILE_NAMES[name.strip()]] = value.strip()
-    if not (found.get("access_key") and found.get("secret_key")):
-        raise UsageError(f"key file {where} needs the lines AccessKey=... and SecretKey=...")
-    return found
+    return Access(name_servers, namespace=namespace_of_endpoint(split_name_servers(name_servers)))

@@ -2,7 +2,8 @@
 
 Sources: tools/admin/DefaultMQAdminExtImpl.java and client/impl/MQClientAPIImpl.java. Raises as operations.py says. Where
 several brokers have a part of the answer all of them are asked, and the first that fails fails the whole: half a table
-of offsets would look like a whole one.
+of offsets would look like a whole one. Only who asks for it learns instead which brokers did not answer. Statistics of a
+broker without a master come from a slave, as Java's tools take them.
 
 RocketMQ 5's proxy passes on what clients need and knows nothing of statistics (RemotingProtocolServer.java): there each queue
 is asked for its offsets.
@@ -38,7 +39,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
 from ..remoting.headers import ResetOffset, ViewMessage
 from ..remoting.ids import parse_offset_message_id
-from ..remoting.names import DEFAULT_TOPIC, MASTER_ID, RETRY_PREFIX
+from ..remoting.names import DEFAULT_TOPIC, MASTER_ID, RETRY_PREFIX, host_and_port
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
 from .asking import ask, refusal
@@ -152,16 +153,19 @@ class Admin:
         code = RequestCode.GET_TOPIC_CONFIG
         answers = [
             await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
-            for address in await self._masters_of(topic)
+            for address in await self._addresses_of(topic, masters=True)
         ]
         return [TopicConfig.decode(answer.body) for answer in answers]
 
     # Statistics.
 
-    async def topic_stats(self, topic: str) -> TopicStats:
-        """Offsets of every queue of the topic, from all its masters. BrokerError 17 when it does not exist."""
+    async def topic_stats(self, topic: str, silent: dict[str, UnreachableError] | None = None) -> TopicStats:
+        """Offsets of every queue of the topic, from all its brokers. BrokerError 17 when it does not exist.
+
+        Brokers that do not answer are put into `silent`, by address, where that is given, unless none answers.
+        """
         try:
-            return await self._topic_stats(topic)
+            return await self._topic_stats(topic, silent)
         except BrokerError as error:
             if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
                 raise
@@ -171,15 +175,24 @@ class Admin:
 
         return TopicStats(await self._of_each_queue(topic, one))
 
-    async def _topic_stats(self, topic: str) -> TopicStats:
+    async def _topic_stats(self, topic: str, silent: dict[str, UnreachableError] | None) -> TopicStats:
         table: dict[MessageQueue, TopicOffset] = {}
         tps = 0.0
-        for address in await self._masters_of(topic):
+        addresses, unheard = await self._addresses_of(topic), dict[str, UnreachableError]()
+        for address in addresses:
             code = RequestCode.GET_TOPIC_STATS_INFO
-            answer = await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+            try:
+                answer = await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+            except UnreachableError as error:
+                unheard[address] = error
+                if silent is None or len(unheard) == len(addresses):
+                    raise
+                continue
             part = TopicStats.decode(answer.body)
             table.update(part.offset_table)
             tps += part.topic_put_tps
+        if silent is not None:
+            silent.update(unheard)
         return TopicStats(table, tps)
 
     async def consume_stats(
@@ -261,10 +274,11 @@ class Admin:
         """Let the brokers move a group whose members run: to the first message stored at that time, 0 for the oldest, -1
         for the end. Returns the offset of every queue that the brokers have set.
 
-        Raises BrokerError 206 where no member is connected to a broker of the topic.
+        Raises BrokerError 206 where no member is connected to a broker of the topic; UnreachableError where a broker has no
+        master, before any is asked.
         """
         table: dict[MessageQueue, int] = {}
-        for address in await self._masters_of(topic):
+        for address in await self._addresses_of(topic, masters=True):
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
             header = ResetOffset(topic, group, timestamp_ms, is_force=True)
             answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
@@ -280,8 +294,7 @@ class Admin:
         when the broker has no such record.
         """
         host, port, physical_offset = parse_offset_message_id(message_id)
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return await self.view_record(address, physical_offset, topic)
+        return await self.view_record(host_and_port(host, port), physical_offset, topic)
 
     async def view_record(self, address: str, physical_offset: int, topic: str | None = None) -> StoredMessage:
         """The record at an offset of a broker's commit log."""
@@ -290,15 +303,22 @@ class Admin:
         answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
         return decode_message(answer.body)
 
-    async def _masters_of(self, topic: str) -> list[str]:
-        route = await self._cluster.route(topic)
-        found = {data.broker_addrs[MASTER_ID] for data in route.broker_datas if MASTER_ID in data.broker_addrs}
+    async def _addresses_of(self, topic: str, *, masters: bool = False) -> list[str]:
+        """One of each of the topic's brokers, its master where there is one. Raises UnreachableError where there is none and
+        it must be a master."""
+        found: set[str] = set()
+        for data in (await self._cluster.route(topic)).broker_datas:
+            broker_id = min(data.broker_addrs)
+            if masters and broker_id != MASTER_ID:
+                raise UnreachableError(data.broker_name, f"this broker of topic {topic} has no master now")
+            found.add(data.broker_addrs[broker_id])
         if not found:
-            raise UnreachableError(topic, "the route of this topic names no master")
+            raise UnreachableError(topic, "the route of this topic names no broker")
         return sorted(found)
 
     async def _brokers_of(self, group: str, topic: str | None) -> list[str]:
-        return await _first_known([f"{RETRY_PREFIX}{group}", *([topic] if topic is not None else [])], self._masters_of)
+        topics = [f"{RETRY_PREFIX}{group}", *([topic] if topic is not None else [])]
+        return await _first_known(topics, self._addresses_of)
 
 
 async def _first_known(topics: list[str], find: Callable[[str], Awaitable[list[str]]]) -> list[str]:

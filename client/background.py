@@ -1,10 +1,12 @@
-"""Tasks of a client that go on beside its calls; nobody is told of those that are left when their loop ends."""
+"""Tasks of a client that go on beside its calls; nobody is told of those that are left when their loop ends. And the end of
+what has several parts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -22,3 +24,10 @@ def background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     with contextlib.suppress(AttributeError):
         switch._log_destroy_pending = False
     return task
+
+
+async def to_the_end(*steps: Callable[[], Awaitable[None]]) -> None:
+    """Take each step, in this order, whatever an earlier one raises, a cancellation too; that comes out at the end."""
+    async with contextlib.AsyncExitStack() as stack:
+        for step in reversed(steps):
+            stack.push_async_callback(step)

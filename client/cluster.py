@@ -134,6 +134,7 @@ class Cluster:
         self._brokers: BrokerTable | None = None
         """None = to be made anew of the routes."""
         self._offered: Mapping[str, TopicRouteData] = {}
+        self.is_closed = False
 
     # Routes.
 
@@ -147,7 +148,7 @@ class Cluster:
         if entry is not None and not refresh:
             return await self._known(entry, wait_s)
         try:
-            return await asyncio.shield(self._question((topic,)).task)
+            return await self._answer(self._question((topic,)), topic)
         except RocketcrewError as error:
             if refresh or topic not in self._offered or not _nobody_knew(error):
                 raise
@@ -162,17 +163,29 @@ class Cluster:
         default_topic: str = DEFAULT_TOPIC,
         queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
         wait_s: float = 0.0,
+        timeout_s: float | None = None,
     ) -> TopicRouteData:
         """The topic's route, or for a topic that does not exist yet the default topic's, at most `queue_nums` queues.
 
-        Brokers create the topic with the first message where they allow it. Waits and raises as `route` does.
+        Brokers create the topic with the first message where they allow it. Waits and raises as `route` does, for a route
+        that is not known no longer than `timeout_s`: then TimedOutError.
         """
         sought = topic, default_topic, queue_nums
         asked = self._questions.get(sought)
         entry = self._entry(topic)
         if entry is not None and (asked is None or asked.beside):  # else others wait, who come first
             return await self._known(entry, wait_s)
-        return await asyncio.shield(self._question(sought).task)
+        return await self._answer(self._question(sought), topic, timeout_s)
+
+    async def _answer(self, asked: _Question, what: str, timeout_s: float | None = None) -> TopicRouteData:
+        """Wait for it as one of several: whoever gives up does not end it. Where `close` ends it UnreachableError is raised:
+        nobody has cancelled the caller. TimedOutError after `timeout_s`; `what` is looked for."""
+        done, _ = await asyncio.wait((asked.task,), timeout=timeout_s)
+        if not done:
+            raise TimedOutError(what, "no name server has said in time where it is")
+        if asked.task.cancelled():
+            raise UnreachableError(what, "no name server has said where it is: closed by this client")
+        return asked.task.result()
 
     async def _known(self, entry: _Entry, wait_s: float) -> TopicRouteData:
         """What is known, renewed beside where it is old. (To wait for that would cost every send some seconds while the name
@@ -215,7 +228,7 @@ class Cluster:
         elsewhere, or the name server has been asked for it since."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
-                while (asked_s := await self._answers(topic, broker_name)) < lost_s:
+                while not self.is_closed and (asked_s := await self._answers(topic, broker_name)) < lost_s:
                     if self.broker_address(broker_name) != address:
                         break
                     if (early_s := LOOK_AGAIN_S - (self.clock() - asked_s)) > 0:
@@ -263,7 +276,7 @@ class Cluster:
                 asked = self._question((topic,))
                 asked.renews = True
                 with contextlib.suppress(RocketcrewError):  # it is logged where it is answered, once
-                    await asyncio.shield(asked.task)
+                    await self._answer(asked, topic)
 
         await asyncio.gather(*(renew(topic) for topic in list(self._routes)))
         self._forget_unused(held)
@@ -307,7 +320,8 @@ class Cluster:
                 self._questions.pop(sought, None)
 
     async def close(self) -> None:
-        """Cancel lookups under way. The connections are the remoting's."""
+        """Cancel lookups under way, for good. The connections are the remoting's."""
+        self.is_closed = True
         tasks = [asked.task for asked in self._under_way]
         for task in tasks:
             task.cancel()
@@ -351,12 +365,8 @@ class Cluster:
         """
         address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)
         if address is None:
-            asked = self._question((mq.topic,)).task
-            done, _ = await asyncio.wait((asked,), timeout=wait_s)
-            if not done:
-                raise TimedOutError(mq.broker_name, "no name server has said in time where it is")
             try:
-                asked.result()
+                await self._answer(self._question((mq.topic,)), mq.broker_name, wait_s)
             except BrokerError as error:
                 raise UnreachableError(mq.broker_name, str(error)) from None
             address = self.broker_address(mq.broker_name, broker_id, only_this=only_this)

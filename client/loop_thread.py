@@ -62,6 +62,8 @@ class LoopThread:
         self._thread: Begun | None = None
         self._calls: set[_Call[Any]] = set()
         """Those that somebody waits for: the loop may stop before it comes to one."""
+        self._submitted: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
+        """Futures that are not done, for the same reason."""
         if starts:
             try:
                 self.start()
@@ -83,6 +85,7 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
+            self._loop.run_until_complete(self._cancel_all())  # what has begun since: nobody would hear of its end
         finally:
             self._end_loop()
 
@@ -90,6 +93,14 @@ class LoopThread:
         self._loop.close()  # first: from now on no call begins
         for call in tuple(self._calls):
             call.give_up()
+        for future in tuple(self._submitted):
+            self._give_up(future)
+
+    def _give_up(self, future: concurrent.futures.Future[Any]) -> None:
+        """The loop has ended before it came to it."""
+        coro = self._submitted.get(future)
+        if future.cancel() and coro is not None:
+            coro.close()
 
     @property
     def is_closed(self) -> bool:
@@ -106,7 +117,7 @@ class LoopThread:
     def run(self, coro: Coroutine[Any, Any, T], /, *, context: contextvars.Context | None = None) -> T:
         """Wait for the result; an interrupt of the caller cancels the work. Without a context, it runs in the caller's.
 
-        Raises UsageError in the thread itself.
+        Raises UsageError in the thread itself, and where the loop has ended.
         """
         try:
             self.refuse_itself()
@@ -117,11 +128,13 @@ class LoopThread:
         call = _Call(coro)
         try:
             self._calls.add(call)
-            self._loop.call_soon_threadsafe(call.begin, context=context)
+            self._soon(call.begin, context)
             call.ended.acquire()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(call.cancel)
+            try:
+                self._soon(call.cancel)
+            except UsageError:
+                call.give_up()
             raise
         finally:
             self._calls.discard(call)
@@ -138,15 +151,32 @@ class LoopThread:
     def submit(self, coro: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:
             self.process.enter()
+            sent = asyncio.run_coroutine_threadsafe(coro, self._loop)
         except UsageError:
             coro.close()
             raise
-        return asyncio.run_coroutine_threadsafe(coro, self._loop)
+        except RuntimeError:
+            coro.close()
+            raise self._ended() from None
+        self._submitted[sent] = coro
+        sent.add_done_callback(lambda future: self._submitted.pop(future, None))
+        if self._loop.is_closed():  # since then: whoever has closed it may not have seen this one
+            self._give_up(sent)
+        return sent
 
     def call(self, function: Callable[[], object]) -> None:
-        """Have it called in the loop, soon."""
+        """Have it called in the loop, soon. Raises UsageError where the loop has ended."""
         self.process.enter()
-        self._loop.call_soon_threadsafe(function)
+        self._soon(function)
+
+    def _soon(self, function: Callable[[], object], context: contextvars.Context | None = None) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, context=context)
+        except RuntimeError:
+            raise self._ended() from None
+
+    def _ended(self) -> UsageError:
+        return UsageError(f"this call comes too late: what it needs is closed ({self._name})")
 
     def close(self) -> None:
         """End the loop and its thread; what still ran is cancelled. In a fork, nothing. Raises UsageError in the thread."""
@@ -156,8 +186,13 @@ class LoopThread:
             self._end_loop()
             return
         with contextlib.suppress(concurrent.futures.CancelledError):
-            self.run(self._finish())
-        self._loop.call_soon_threadsafe(self._loop.stop)
+            try:
+                self.run(self._finish())
+            except UsageError:
+                if not self._loop.is_closed():  # else another thread has ended it just now
+                    raise
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._loop.stop)
         if self._thread is not None:
             self._thread.join(threading.TIMEOUT_MAX)
 
@@ -176,11 +211,14 @@ class LoopThread:
         return self.submit(ending())
 
     async def _finish(self) -> None:
+        await self._cancel_all()
+        await self._loop.shutdown_default_executor()  # in its thread: the caller may be in a loop of its own
+
+    async def _cancel_all(self) -> None:
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._loop.shutdown_default_executor()  # in its thread: the caller may be in a loop of its own
 
 
 class _Loop(uvloop.Loop):

@@ -1,8 +1,9 @@
 """What a consumer asks of its cluster: offsets, members, heartbeats, pulls, send-backs, locks.
 
-Timeouts are Java's (docs/protocol.md); each can be given per call, in milliseconds. All methods raise
-BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none, ProtocolError when it makes no
-sense. Nothing is tried twice here: what a second try means differs by caller.
+Timeouts are Java's: `request_timeout_ms` bounds what its mqClientApiTimeout does (client/impl/factory/MQClientInstance.java:
+heartbeats, sign-offs, members, the check of a filter, and routes in client/name_servers.py), a number of its own each other
+question. All methods raise BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none,
+ProtocolError when it makes no sense. Nothing is tried twice here: what a second try means differs by caller.
 
 Methods that take a MessageQueue find its broker by the route of its topic, asking for that route where it is not known;
 methods that take an address are for callers that know better (a pull from a slave, a heartbeat to everyone).
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 OFFSET_TIMEOUT_MS = 5_000
 BOUND_TIMEOUT_MS = 6_000
-MEMBERS_TIMEOUT_MS = 3_000
-HEARTBEAT_TIMEOUT_MS = 3_000
 SEND_BACK_TIMEOUT_MS = 5_000
 LOCK_TIMEOUT_MS = 1_000
 RUNNING_INFO_TIMEOUT_MS = 12_000
@@ -142,6 +141,10 @@ class Operations:
         self._cluster = cluster
         self._remoting = cluster.remoting
 
+    @property
+    def _timeout_ms(self) -> int:
+        return self._cluster.access.request_timeout_ms
+
     # Offsets.
 
     async def query_consumer_offset(
@@ -164,7 +167,7 @@ class Operations:
         answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)
         return None if answer.code == _NOT_FOUND else OffsetResponse.from_fields(answer.fields).offset
 
-    async def has_offsets(self, group: str, mq: MessageQueue, *, timeout_ms: int = OFFSET_TIMEOUT_MS) -> bool:
+    async def has_offsets(self, group: str, mq: MessageQueue) -> bool:
         """Whether the queue's broker has an offset of the group for any queue of the topic; True where it does not say."""
         from ..remoting.admin_bodies import ConsumeStats
         from ..remoting.admin_headers import ConsumeStatsRequest
@@ -172,7 +175,7 @@ class Operations:
         address = await self._cluster.address_of(mq, only_this=False)
         header = ConsumeStatsRequest(group)  # of one topic it would tell 0 as well
         answer = await ask(
-            self._remoting, address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=timeout_ms,
+            self._remoting, address, RequestCode.GET_CONSUME_STATS, header, timeout_ms=OFFSET_TIMEOUT_MS,
             accept=(_SUCCESS, *_DOES_NOT_SAY),
         )  # fmt: skip
         return answer.code in _DOES_NOT_SAY or any(
@@ -180,7 +183,7 @@ class Operations:
         )
 
     async def update_consumer_offset(
-        self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
+        self, group: str, mq: MessageQueue, offset: int, *, timeout_ms: int = OFFSET_TIMEOUT_MS
     ) -> None:
         """Commit an offset; the broker overwrites what it has, even by a lower one.
 
@@ -188,42 +191,40 @@ class Operations:
         """
         address = await self._cluster.address_of(mq, only_this=False)
         header = UpdateOffset(group, mq.topic, mq.queue_id, offset, mq.broker_name)
-        code = RequestCode.UPDATE_CONSUMER_OFFSET
-        if oneway:
-            await self._remoting.oneway(address, Command(int(code), header.to_fields()), timeout_ms=timeout_ms)
-        else:
-            await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
+        await ask(self._remoting, address, RequestCode.UPDATE_CONSUMER_OFFSET, header, timeout_ms=timeout_ms)
 
     async def max_offset(self, mq: MessageQueue, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> int:
         """One past the queue's last message; 0 for a queue the broker does not know."""
         header = MaxOffset(mq.topic, mq.queue_id, broker_name=mq.broker_name)
         return await self._offset(mq, RequestCode.GET_MAX_OFFSET, header, timeout_ms)
 
-    async def min_offset(self, mq: MessageQueue, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> int:
+    async def min_offset(self, mq: MessageQueue) -> int:
         """The queue's first message that is still kept; 0 for a queue the broker does not know."""
         header = MinOffset(mq.topic, mq.queue_id, broker_name=mq.broker_name)
-        return await self._offset(mq, RequestCode.GET_MIN_OFFSET, header, timeout_ms)
+        return await self._offset(mq, RequestCode.GET_MIN_OFFSET, header)
 
-    async def search_offset(
-        self, mq: MessageQueue, timestamp_ms: int, boundary: str = "LOWER", *, timeout_ms: int = BOUND_TIMEOUT_MS
-    ) -> int:
-        """LOWER: the first message stored at or after that time (ms since 1970), the end when there is none.
+    async def search_offset(self, mq: MessageQueue, timestamp_ms: int) -> int:
+        """The first message stored at or after that time (ms since 1970), the end when there is none.
 
-        UPPER (5.x): the last one stored at or before it. At the queue's ends brokers differ; docs/protocol.md.
+        At the queue's ends brokers differ; docs/protocol.md.
         """
-        header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, boundary, mq.broker_name)
-        return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, timeout_ms)
+        header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, "LOWER", mq.broker_name)
+        return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
 
-    async def delay_offsets(self, address: str, *, timeout_ms: int = BOUND_TIMEOUT_MS) -> dict[int, int]:
+    async def delay_offsets(self, address: str) -> dict[int, int]:
         """Delay level -> the offset in its queue of SCHEDULE_TOPIC_XXXX up to which this master has delivered its messages.
 
         A level of which nothing was ever delivered may be missing.
         """
-        answer = await ask(self._remoting, address, RequestCode.GET_ALL_DELAY_OFFSET, None, timeout_ms=timeout_ms)
+        answer = await ask(self._remoting, address, RequestCode.GET_ALL_DELAY_OFFSET, None, timeout_ms=BOUND_TIMEOUT_MS)
         return DelayOffsets.decode(answer.body).offset_table
 
     async def _offset(
-        self, mq: MessageQueue, code: RequestCode, header: MaxOffset | MinOffset | SearchOffset, timeout_ms: int
+        self,
+        mq: MessageQueue,
+        code: RequestCode,
+        header: MaxOffset | MinOffset | SearchOffset,
+        timeout_ms: int = BOUND_TIMEOUT_MS,
     ) -> int:
         address = await self._cluster.address_of(mq)
         answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
@@ -231,7 +232,7 @@ class Operations:
 
     # The group.
 
-    async def consumer_ids(self, group: str, topic: str, *, timeout_ms: int = MEMBERS_TIMEOUT_MS) -> list[str]:
+    async def consumer_ids(self, group: str, topic: str) -> list[str]:
         """The client ids in the group, asked of a random broker of the topic's route; [] when it has no member (code 1).
 
         An id may stand there twice while an old connection of it lingers.
@@ -244,25 +245,23 @@ class Operations:
         address = addresses.get(MASTER_ID) or self._cluster.random.choice(sorted(addresses.values()))
         header = ConsumerList(group, data.broker_name)
         code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
-        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=(_SUCCESS, _NOBODY))
+        accept = (_SUCCESS, _NOBODY)
+        answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=accept)
         return [] if answer.code == _NOBODY else list(ConsumerIds.decode(answer.body).consumer_id_list)
 
-    async def heartbeat(self, address: str, data: HeartbeatData, *, timeout_ms: int = HEARTBEAT_TIMEOUT_MS) -> int:
+    async def heartbeat(self, address: str, data: HeartbeatData) -> int:
         """Tell a broker who we are and what we subscribe; its version (an ordinal of MQVersion.java)."""
         body = data.encode()
-        answer = await ask(self._remoting, address, RequestCode.HEART_BEAT, body=body, timeout_ms=timeout_ms)
+        answer = await ask(self._remoting, address, RequestCode.HEART_BEAT, body=body, timeout_ms=self._timeout_ms)
         return answer.version
 
-    async def check_client_config(
-        self, address: str, data: CheckClientConfig, *, timeout_ms: int = HEARTBEAT_TIMEOUT_MS
-    ) -> None:
+    async def check_client_config(self, address: str, data: CheckClientConfig) -> None:
         """Ask whether the broker takes this (SQL) subscription; BrokerError (1, 23) when not."""
         body = data.encode()
-        await ask(self._remoting, address, RequestCode.CHECK_CLIENT_CONFIG, body=body, timeout_ms=timeout_ms)
+        code = RequestCode.CHECK_CLIENT_CONFIG
+        await ask(self._remoting, address, code, body=body, timeout_ms=self._timeout_ms)
 
-    async def group_on(
-        self, address: str, group: str, *, timeout_ms: int = MEMBERS_TIMEOUT_MS
-    ) -> ConsumerConnections | None:
+    async def group_on(self, address: str, group: str) -> ConsumerConnections | None:
         """What a broker holds of the group: members and subscriptions; None when it has no member there (206)."""
         # A member asks this when it is a minute old. Each start of a process that asks brokers anything would else pay 40 ms.
         from ..remoting.admin_bodies import ConsumerConnections
@@ -270,15 +269,13 @@ class Operations:
 
         header, code = ConsumerConnectionRequest(group), RequestCode.GET_CONSUMER_CONNECTION_LIST
         accept = (_SUCCESS, int(ResponseCode.CONSUMER_NOT_ONLINE))
-        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms, accept=accept)
+        answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=accept)
         return ConsumerConnections.decode(answer.body) if answer.code == _SUCCESS else None
 
-    async def running_info(
-        self, address: str, group: str, client_id: str, *, timeout_ms: int = RUNNING_INFO_TIMEOUT_MS
-    ) -> ConsumerRunningInfo:
+    async def running_info(self, address: str, group: str, client_id: str) -> ConsumerRunningInfo:
         """What a member says of itself, asked by way of the broker (which waits for it up to 10 s)."""
         header, code = RunningInfoRequest(group, client_id), RequestCode.GET_CONSUMER_RUNNING_INFO
-        answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
+        answer = await ask(self._remoting, address, code, header, timeout_ms=RUNNING_INFO_TIMEOUT_MS)
         return ConsumerRunningInfo.decode(answer.body)
 
     async def unregister(
@@ -288,11 +285,13 @@ class Operations:
         group: str | None = None,
         *,
         producer_group: str | None = None,
-        timeout_ms: int = HEARTBEAT_TIMEOUT_MS,
+        timeout_ms: int | None = None,
     ) -> None:
-        """This client leaves the consumer group (and the producer group) on that broker."""
+        """This client leaves the consumer group (and the producer group) on that broker. `timeout_ms` is for those that are
+        about to end."""
         header = Unregister(client_id, producer_group, group)
-        await ask(self._remoting, address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=timeout_ms)
+        wait_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        await ask(self._remoting, address, RequestCode.UNREGISTER_CLIENT, header, timeout_ms=wait_ms)
 
     # Messages.
 
@@ -318,12 +317,10 @@ class Operations:
 
     # Locks of orderly consumption.
 
-    async def lock_batch(
-        self, address: str, group: str, mqs: Iterable[MessageQueue], *, timeout_ms: int = LOCK_TIMEOUT_MS
-    ) -> set[MessageQueue]:
+    async def lock_batch(self, address: str, group: str, mqs: Iterable[MessageQueue]) -> set[MessageQueue]:
         """Lock or renew queues of one broker for this client; those that are locked now. The code is 0 even for none."""
         body = LockBatch(group, self._cluster.client_id, tuple(mqs)).encode()
-        answer = await ask(self._remoting, address, RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=timeout_ms)
+        answer = await ask(self._remoting, address, RequestCode.LOCK_BATCH_MQ, body=body, timeout_ms=LOCK_TIMEOUT_MS)
         return set(LockBatchResponse.decode(answer.body).lock_ok_mq_set)
 
     async def unlock_batch(
@@ -334,12 +331,11 @@ class Operations:
         *,
         client_id: str = "",
         oneway: bool = False,
-        timeout_ms: int = LOCK_TIMEOUT_MS,
     ) -> None:
         """Give up locks; those that are not ours (or those of the dead client `client_id`) are left alone."""
         body = LockBatch(group, client_id or self._cluster.client_id, tuple(mqs)).encode()
         code = RequestCode.UNLOCK_BATCH_MQ
         if oneway:
-            await self._remoting.oneway(address, Command(int(code), body=body), timeout_ms=timeout_ms)
+            await self._remoting.oneway(address, Command(int(code), body=body), timeout_ms=LOCK_TIMEOUT_MS)
         else:
-            await ask(self._remoting, address, code, body=body, timeout_ms=timeout_ms)
+            await ask(self._remoting, address, code, body=body, timeout_ms=LOCK_TIMEOUT_MS)

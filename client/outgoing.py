@@ -78,7 +78,7 @@ class MessageFields(TypedDict, total=False):
 class OutgoingMessage:
     """What a user sends.
 
-    - `body`: bytes; a str is encoded in UTF-8.
+    - `body`: bytes; a str is encoded in UTF-8. Of a bytearray or memoryview a copy is kept.
     - `tags`: one tag, for subscriptions to filter by.
     - `keys`: those by which tools find it. Given as one str, in which blanks divide them, or as several without blanks;
       here they are always one str, joined by blanks, as in a `Message` that is read. No tag and no keys: "", or None.
@@ -94,7 +94,7 @@ class OutgoingMessage:
     """
 
     topic: str
-    body: Body
+    body: bytes | str
     tags: str = ""
     keys: str = ""
     delay_level: int = 0
@@ -116,6 +116,8 @@ class OutgoingMessage:
         if not _check_types(topic, body, tags, properties):
             topic, tags = plain(topic), plain(tags)
             properties = {plain(name): plain(value) for name, value in properties.items()}
+        if not isinstance(body, bytes | str):
+            body = bytes(body)  # its owner goes on with it, and what is sent later must be what was given
         if not (
             type(delay_level) is type(flag) is type(delay_sec) is type(delay_ms) is type(deliver_at_ms) is int
             and type(wait_stored) is bool
@@ -137,7 +139,7 @@ class OutgoingMessage:
             object.__setattr__(self, name, value)  # frozen for others
 
     @property
-    def body_bytes(self) -> bytes | bytearray | memoryview:
+    def body_bytes(self) -> bytes:
         """The body as it is sent."""
         return self.body.encode() if isinstance(self.body, str) else self.body
 
@@ -146,7 +148,7 @@ class OutgoingMessage:
         check_topic_to_send(self.topic)
         if isinstance(self.body, str):
             _utf8(self.body, "the body", self.topic)
-        size = memoryview(self.body_bytes).nbytes
+        size = len(self.body_bytes)
         if size == 0:
             raise UsageError(f"a message for topic {self.topic} has an empty body: RocketMQ refuses those")
         if size > body_max_bytes:
@@ -258,7 +260,7 @@ class Prepared:
     message_id: str
     code: RequestCode
     header: SendRequestV2
-    body: bytes | bytearray | memoryview
+    body: bytes
     messages: Sequence[OutgoingMessage]
 
     def command(self, mq: MessageQueue) -> Command:
@@ -320,7 +322,7 @@ def prepare_batch(
         raise UsageError(f"a batch cannot be sent to a retry topic ({first.topic})")
     all_properties = [message.all_properties(next_id()) for message in messages]
     body = encode_batch(
-        (message.flag, bytes(message.body_bytes), _property_text(properties, first.topic))
+        (message.flag, message.body_bytes, _property_text(properties, first.topic))
         for message, properties in zip(messages, all_properties, strict=True)
     )
     if len(body) > options.body_max_bytes:
@@ -353,12 +355,8 @@ def _header(
     )
 
 
-def _maybe_compressed(
-    body: bytes | bytearray | memoryview, options: SendOptions
-) -> tuple[bytes | bytearray | memoryview, int]:
+def _maybe_compressed(body: bytes, options: SendOptions) -> tuple[bytes, int]:
     """The body as it is sent, and the sysFlag that says how."""
-    if isinstance(body, memoryview):
-        body = body.tobytes()  # views may count other things than bytes, and may be over before a retry
     if len(body) < options.compress_from_bytes:
         return body, 0
     smaller = compress(body, options.compression, options.compress_level)

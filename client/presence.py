@@ -37,6 +37,7 @@ class Presence:
         self._refresh = refresh
         self._operations = Operations(cluster)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stop_listening: Callable[[], object] = lambda: None
         self.started = False
 
     def start(self, *, at_once: bool) -> None:
@@ -46,7 +47,7 @@ class Presence:
         if self._refresh:  # apart from the heartbeats: a name server that is silent must not hold them up
             self.repeat(self._cluster.refresh, self._interval_ms)
         if at_once:
-            self._cluster.remoting.on_connect(self._connected)
+            self._stop_listening = self._cluster.remoting.on_connect(self._connected)
 
     def repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int) -> None:
         """Do this too, again and again."""
@@ -61,6 +62,7 @@ class Presence:
     async def leave(self) -> None:
         """End the work, and tell the brokers in use that we are gone."""
         self.started = False
+        self._stop_listening()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

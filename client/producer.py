@@ -15,7 +15,7 @@ import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self, Unpack, cast
@@ -29,6 +29,7 @@ from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList
+from .background import to_the_end
 from .cluster import DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .logs import get_logger
@@ -119,7 +120,6 @@ class Producer:
         target: Cluster | NameServerList | Access,
         group: str = DEFAULT_GROUP,
         *,
-        owns_cluster: bool = False,
         send_timeout_ms: int = SEND_TIMEOUT_MS,
         retries: int = RETRIES,
         rules: SendRules | None = None,
@@ -136,7 +136,7 @@ class Producer:
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`target`: name servers, how a cluster is reached, or a cluster that is open and stays so.
+        """`target`: name servers, or how a cluster is reached, with own connections; or a cluster that is open and stays so.
 
         `rules` say more than `retries` and replace it; `check` answers brokers that ask after transactions.
 
@@ -155,7 +155,7 @@ class Producer:
         group = cluster.access.wrap(group)
         self.cluster = cluster
         self.group = group
-        self._owns_cluster = owns_cluster = owns_cluster or cluster is not target
+        self._owns_cluster = cluster is not target
         self.send_timeout_ms: int = taken["send_timeout_ms"]
         self._rules = rules or SendRules(retries=taken["retries"])
         self._now_ms = now_ms
@@ -174,48 +174,17 @@ class Producer:
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first call
         self._ids: UniqueIds | None = None  # made with the first one: before it the producer may cross a fork
         self._under_way = _UnderWay()
+        self._stop_serving: Callable[[], object] = lambda: None
         trace = taken["trace"]
         self._trace = ProducerTrace(cluster, group, trace, self._next_id, now_ms) if trace else None
         if self._trace is not None:
             hooks = (*hooks, self._trace)
         self._spans = SendSpans(group, span_api(taken["spans"]))
         self._sender = Sender(cluster, self._options, self._rules, hooks, now_ms)
-        self._presence = Presence(cluster, group, heartbeat_interval_ms, refresh=owns_cluster)
+        self._presence = Presence(cluster, group, heartbeat_interval_ms, refresh=self._owns_cluster)
         ended = self._trace.ended if self._trace is not None else None
         self._check_back = CheckBack(cluster, group, check, ended) if check is not None else None
         self._closed = False
-
-    @classmethod
-    def create(
-        cls,
-        target: NameServerList | Access,
-        group: str = DEFAULT_GROUP,
-        *,
-        send_timeout_ms: int = SEND_TIMEOUT_MS,
-        retries: int = RETRIES,
-        rules: SendRules | None = None,
-        check: Check | None = None,
-        hooks: Sequence[SendHook] = (),
-        trace: bool | str = False,
-        spans: bool = True,
-        compression: Compression = Compression.ZLIB,
-        compress_from_bytes: int = COMPRESS_FROM_BYTES,
-    ) -> Self:
-        """A producer with connections of its own, closed with it. Raises UsageError for bad addresses or group."""
-        return cls(
-            new_cluster(target),
-            group,
-            owns_cluster=True,
-            send_timeout_ms=send_timeout_ms,
-            retries=retries,
-            rules=rules,
-            check=check,
-            hooks=hooks,
-            trace=trace,
-            spans=spans,
-            compression=compression,
-            compress_from_bytes=compress_from_bytes,
-        )
 
     def __del__(self, _warn: Callable[..., None] = warnings.warn) -> None:  # bound now: modules end before it may
         if self._closed or not (self._presence.started or (self._owns_cluster and self.cluster.remoting.addresses)):
@@ -248,7 +217,9 @@ class Producer:
         if self._presence.started:
             return
         if self._check_back is not None:
-            self.cluster.remoting.serve(RequestCode.CHECK_TRANSACTION_STATE, self._check_back.asked)
+            self._stop_serving = self.cluster.remoting.serve(
+                RequestCode.CHECK_TRANSACTION_STATE, self._check_back.asked
+            )
         if self._trace is not None:
             self._trace.start()
         self._presence.start(at_once=self._check_back is not None)
@@ -287,15 +258,14 @@ class Producer:
                 connection.abort("a call was interrupted")
 
     async def _leave(self) -> None:
+        steps: list[Callable[[], Awaitable[None]]] = []
         if self._presence.started:
-            if self._check_back is not None:
-                await self._check_back.close()
-            if self._trace is not None:
-                await self._trace.close()
-            await self._presence.leave()
+            self._stop_serving()
+            steps += [part.close for part in (self._check_back, self._trace) if part is not None]
+            steps.append(self._presence.leave)
         if self._owns_cluster:
-            await self.cluster.close()
-            await self.cluster.remoting.close()
+            steps += [self.cluster.close, self.cluster.remoting.close]
+        await to_the_end(*steps)
 
     # Sending.
 
@@ -400,16 +370,29 @@ class Producer:
         notice is lost, the broker asks too. Raises UsageError when this producer has no `check`, otherwise as `send`.
         """
         check_transaction(message, execute)
-        result = await self.send_half(message, timeout_ms=timeout_ms)
-        state, error = state_without_execution(result.status), None
-        if state is None:
-            try:
-                state = await call(execute, message, result)
-            except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
-                state, error = LocalTransactionState.UNKNOW, raised
-                _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
-        await self.end_transaction(result, state, error, message)
+        with self._under_way:
+            result = await self.send_half(message, timeout_ms=timeout_ms)
+            state, error = state_without_execution(result.status), None
+            if state is None:
+                try:
+                    state = await call(execute, message, result)
+                except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
+                    state, error = LocalTransactionState.UNKNOW, raised
+                    _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
+            await self.end_transaction(result, state, error, message)
         return TransactionSendResult(result, state, error)
+
+    async def begin_transaction(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
+        """As `send_half`, and `close` waits for the transaction as for a send, until `transaction_over`."""
+        with contextlib.ExitStack() as begun:
+            begun.enter_context(self._under_way)
+            result = await self.send_half(message, timeout_ms=timeout_ms)
+            begun.pop_all()
+        return result
+
+    def transaction_over(self) -> None:
+        """One that `begin_transaction` has begun."""
+        self._under_way.__exit__()
 
     async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
         """The first half of `send_in_transaction`, for those who end the transaction themselves."""
@@ -428,14 +411,15 @@ class Producer:
         error: BaseException | None = None,
         message: OutgoingMessage | None = None,
     ) -> None:
-        """Tell the broker how the transaction of a half message ended. A notice that cannot be sent is logged only.
+        """Tell the broker how the transaction of a half message ended, also while the producer is closing. A notice that
+        cannot be sent is logged only: the broker asks.
 
         `message` is for the message trace: its tags and keys.
         """
         self._enter()
         result = replace(result, mq=result.mq._replace(topic=self.cluster.access.wrap(result.mq.topic)))
-        end = end_of_sent(self.group, result, state)
         try:
+            end = end_of_sent(self.group, result, state)
             address = await self._sender.master_of(result.mq)
             if self._trace is not None:
                 self._trace.ended(address, end, message.tags if message else "", message.keys if message else "")

@@ -68,7 +68,7 @@ class Remoting:
     ) -> None:
         """Connects nothing yet. Of `access` the credentials, TLS, namespace, vip channel and connect timeout are used.
 
-        Raises UsageError when a file of its TLS options cannot be used.
+        Raises UsageError when a file or the server name of its TLS options cannot be used.
         """
         access = access or Access()
         self._on_request = on_request
@@ -78,24 +78,31 @@ class Remoting:
         self._rules = RequestRules(access)
         self._tls = access.tls
         self._context = client_context(access.tls) if access.tls is not None else None
+        if self._context is not None and access.tls is not None:
+            _check_name(self._context, access.tls.server_name)
         self._connect_timeout_ms = access.connect_timeout_ms
         self._limits = limits or ConnectionLimits()
         self._connections: dict[str, Connection] = {}
+        self._replaced: set[Connection] = set()
+        """Retired, and still with requests, when the next one to their address was made."""
         self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
         self._unheard_ms: dict[str, int] = {}
         """How long the next connection may wait for its first byte, by address, where the last one waited in vain."""
         self._process = OwnProcess("client")
         self._closed = False
 
-    def serve(self, code: int, handler: PeerHandler) -> None:
-        """Let `handler` serve the peers' requests of one code, before `on_request`. Raises UsageError when it is served."""
+    def serve(self, code: int, handler: PeerHandler) -> Callable[[], object]:
+        """Let `handler` serve the peers' requests of one code, before `on_request`, until what is returned is called. Raises
+        UsageError when it is served."""
         if code in self._served:
             raise UsageError(f"{name_of_request(code)} is served already: one transactional producer per cluster")
         self._served[code] = handler
+        return lambda: self._served.pop(code, None)
 
-    def on_connect(self, callback: Callable[[str], None]) -> None:
-        """Call this too for each new connection."""
+    def on_connect(self, callback: Callable[[str], None]) -> Callable[[], object]:
+        """Call this too for each new connection, until what is returned is called, once."""
         self._on_connect.append(callback)
+        return lambda: self._on_connect.remove(callback)
 
     def on_close(self, callback: Callable[[str], None]) -> None:
         """Call this too for each connection that is gone."""
@@ -117,8 +124,8 @@ class Remoting:
         """Send a request and wait for its answer, connecting first where needed, `timeout_ms` in all.
 
         The answer's code is the caller's to judge. With a `body_sink` the answer's body is received straight into the view
-        that it returns (see connection.py). Raises UnreachableError (TimedOutError after the deadline), or UsageError for
-        what is no address, too large a command, a closed client, or one of the process that this is a fork of.
+        that it returns (see connection.py). Raises UnreachableError (TimedOutError after the deadline, and where this is
+        closed), or UsageError for what is no address, too large a command, or a client of the process that this is a fork of.
         """
         self._process.enter()
         address = self._rules.address_for(address, command)
@@ -210,7 +217,7 @@ class Remoting:
         attempts = list(self._connecting.values())
         for task in attempts:
             task.cancel()
-        connections = list(self._connections.values())
+        connections = [*self._connections.values(), *self._replaced]
         for connection in connections:
             connection.close()
         closings = [asyncio.ensure_future(connection.wait_closed()) for connection in connections]
@@ -225,9 +232,9 @@ class Remoting:
 
     async def _connect(self, address: str, deadline_s: float, code: int) -> Connection:
         """The open connection to an address; waits for the attempt under way or starts one."""
-        if self._closed:
-            raise UsageError("this client is closed")
         split_address(address)
+        if self._closed:
+            raise UnreachableError(address, f"{name_of_request(code)} not sent: closed by this client")
         task = self._connecting.get(address)
         if task is None:
             if len(self._connections) + len(self._connecting) >= CONNECTIONS_MAX:
@@ -266,6 +273,9 @@ class Remoting:
             if self._tls is not None and isinstance(error, ConnectionResetError):
                 cause = f"{cause} ({HANDSHAKE_HINT})" if cause else HANDSHAKE_HINT  # the end of a handshake has no text
             return UnreachableError(address, f"cannot connect: {cause}")
+        retired = self._connections.get(address)
+        if retired is not None:
+            self._replaced.add(retired)
         self._connections[address] = connection
         for told in self._on_connect:
             told(address)
@@ -292,6 +302,7 @@ class Remoting:
         return await handler(address, command) if handler is not None else None
 
     def _lost(self, connection: Connection) -> None:
+        self._replaced.discard(connection)
         if self._connections.get(connection.address) is connection:
             del self._connections[connection.address]
         self._note_silence(connection)
@@ -307,3 +318,11 @@ class Remoting:
         elif connection.cut_unheard:
             doubled_ms = 2 * self._unheard_ms.get(address, first_ms)
             self._unheard_ms[address] = min(doubled_ms, max(first_ms, SILENT_MAX_MS))
+
+
+def _check_name(context: ssl.SSLContext, name: str) -> None:
+    """Raises UsageError for what can be no server's name: Python would say so at each connection, in errors of all kinds."""
+    try:
+        context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=name or None)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"security.tls_server_name {name!r} can be no name of a server: {error}") from None

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
+from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import RequestCode
 from ..remoting.command import Command
 from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError
@@ -30,7 +31,7 @@ from .faults import LatencyFaults
 from .logs import get_logger
 from .outgoing import Prepared, SendOptions
 from .routes import queues_to_write
-from .selection import QueueSelector, RoundRobin, Wanted
+from .selection import TOPICS_MAX, QueueSelector, RoundRobin, Wanted
 from .send_hooks import SendContext, SendHook, run_after, run_before
 from .send_result import SendResult, SendStatus, result_of
 
@@ -81,6 +82,22 @@ class SendRules:
         check_fields(self, _SEND_RULES)
 
 
+class _KnownQueues:
+    """The queues that each topic's route names, made once for each route: a topic may have thousands."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[TopicRouteData, Sequence[MessageQueue]]] = {}
+
+    def of(self, topic: str, route: TopicRouteData) -> Sequence[MessageQueue]:
+        """Raises UsageError for a static topic."""
+        known = self._known.get(topic)
+        if known is None or known[0] is not route:
+            if len(self._known) >= TOPICS_MAX:
+                self._known.clear()
+            known = self._known[topic] = route, tuple(queues_to_write(topic, route))  # nobody's selector changes them
+        return known[1]
+
+
 class Sender:
     """Does the sends of one producer; see the module's text."""
 
@@ -99,6 +116,7 @@ class Sender:
         self._hooks = hooks
         self._now_ms = now_ms
         self._turns = RoundRobin(cluster.random.randrange)
+        self._known_queues = _KnownQueues()
         self._faults = LatencyFaults()
 
     async def send(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> SendResult:
@@ -127,7 +145,7 @@ class Sender:
             except RocketcrewError as error:
                 if isinstance(error, UnreachableError):
                     lost.setdefault(mq.broker_name, place)
-                if last or time.monotonic() >= deadline_s or not self._is_retried(error):
+                if last or self._cluster.is_closed or time.monotonic() >= deadline_s or not self._is_retried(error):
                     return _ended(stored, error, tried if len(tried) > 1 else (), began_s)
                 _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
                 continue
@@ -138,7 +156,7 @@ class Sender:
     async def send_oneway(self, prepared: Prepared, timeout_ms: float, selector: QueueSelector | None) -> None:
         """One attempt, no answer. Raises UnreachableError, and BrokerError for a topic that does not exist."""
         deadline_s = time.monotonic() + timeout_ms / 1000
-        mq = self._choose(prepared, await self.queues(prepared.topic, timeout_ms / 2000), selector, None)
+        mq = self._choose(prepared, await self.queues(prepared.topic, timeout_ms / 1000), selector, None)
         address, left_ms = await self._address_by(mq, deadline_s)
         context = self._context(prepared, mq, address, oneway=True)
         run_before(self._hooks, context)
@@ -150,8 +168,9 @@ class Sender:
         finally:
             run_after(self._hooks, context)
 
-    async def queues(self, topic: str, wait_s: float) -> Sequence[MessageQueue]:
-        """The queues that a selector chooses from, never none. `wait_s`: for a route that is overdue.
+    async def queues(self, topic: str, left_s: float) -> Sequence[MessageQueue]:
+        """The queues that there are to choose from, never none. `left_s`: for a route that is not known; half of it for one
+        that is overdue.
 
         Raises UnreachableError, BrokerError; UsageError for a static topic."""
         options = self._options
@@ -159,9 +178,10 @@ class Sender:
             topic,
             default_topic=options.default_topic,
             queue_nums=options.default_topic_queue_nums,
-            wait_s=wait_s,
+            wait_s=left_s / 2,
+            timeout_s=left_s,
         )
-        queues = queues_to_write(topic, route)
+        queues = self._known_queues.of(topic, route)
         if not queues:
             self._cluster.look_again(topic)
             raise UnreachableError(topic, "this topic has no queue that may be written on a broker with a master")
@@ -196,15 +216,15 @@ class Sender:
     ) -> MessageQueue:
         """Where the next attempt goes; `lost`: the brokers that could not be reached, where and when that was tried first."""
 
-        def patience_s() -> float:
-            return max(0.0, deadline_s - time.monotonic()) / 2
+        def left_s() -> float:
+            return max(0.0, deadline_s - time.monotonic())
 
         avoid = tried[-1] if tried else None
-        mq = self._choose(prepared, await self.queues(prepared.topic, patience_s()), selector, avoid)
+        mq = self._choose(prepared, await self.queues(prepared.topic, left_s()), selector, avoid)
         if mq.broker_name not in lost:
             return mq
-        await self._cluster.looked(prepared.topic, mq.broker_name, *lost[mq.broker_name], patience_s())
-        queues = await self.queues(prepared.topic, patience_s())
+        await self._cluster.looked(prepared.topic, mq.broker_name, *lost[mq.broker_name], left_s() / 2)
+        queues = await self.queues(prepared.topic, left_s())
         return mq if mq in queues else self._choose(prepared, queues, selector, avoid)
 
     async def _address_by(self, mq: MessageQueue, until_s: float) -> tuple[str, float]:
@@ -272,7 +292,8 @@ class Sender:
         self, prepared: Prepared, queues: Sequence[MessageQueue], selector: QueueSelector | None, avoid: str | None
     ) -> MessageQueue:
         if selector is not None:
-            chosen = selector([mq._replace(topic=self._access.unwrap(mq.topic)) for mq in queues])
+            plain = self._access.unwrap(prepared.topic)
+            chosen = selector([mq._replace(topic=plain) for mq in queues] if plain != prepared.topic else queues)
             if not isinstance(chosen, MessageQueue):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
                 raise UsageError(
                     f"the selector chose {shown(chosen)}: it must return one of the queues that it is given"

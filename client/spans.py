@@ -156,7 +156,7 @@ def send_attributes(messages: Sequence[OutgoingMessage], group: str, kind: str) 
     }
     if len(messages) > 1:
         return found | {"messaging.batch.message_count": len(messages)}
-    found["messaging.message.body.size"] = memoryview(first.body_bytes).nbytes
+    found["messaging.message.body.size"] = len(first.body_bytes)
     if first.keys:
         found["messaging.rocketmq.message.keys"] = divided_keys(first.keys)
     if first.tags:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import contextvars
 import selectors
 import threading
@@ -41,7 +42,7 @@ from .cluster import Cluster
 from .logs import get_logger
 from .loop_thread import LoopThread, Runner
 from .opening import open_cluster
-from .outgoing import COMPRESS_FROM_BYTES, Body, MessageFields, OutgoingMessage
+from .outgoing import COMPRESS_FROM_BYTES, Body, MessageFields, OutgoingMessage, as_message
 from .producer import DEFAULT_GROUP, IN_FLIGHT_MAX, Producer
 from .selection import QueueSelector
 from .send_hooks import SendHook
@@ -114,7 +115,7 @@ class SyncProducer:
         self._idle_ms = idle_ms
         self._background = background or check is not None
         self._make = partial(
-            Producer.create,
+            Producer,
             access_to(target),
             group,
             send_timeout_ms=send_timeout_ms,
@@ -207,6 +208,9 @@ class SyncProducer:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
         producer, runner = self._enter()
         assert isinstance(runner, LoopThread)
+        with contextlib.suppress(UsageError):  # else the future has it
+            # Here and now: the body may be a bytearray, with which the caller goes on.
+            message, body, fields = as_message(message, body, fields), None, {}
         sent = runner.submit(producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
         if _waited_at_exit.is_set() and not runner.is_here:  # nobody else waits for it any more
             concurrent.futures.wait([sent], (timeout_ms or producer.send_timeout_ms) / 1000 + BUSY_S)
@@ -221,15 +225,25 @@ class SyncProducer:
     ) -> TransactionSendResult:
         """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
         check_transaction(message, execute)
-        result = self._call(lambda producer: producer.send_half(message, timeout_ms=timeout_ms))
-        state, error = state_without_execution(result.status), None
-        if state is None:
+        result = self._call(lambda producer: producer.begin_transaction(message, timeout_ms=timeout_ms))
+        assert self._works is not None
+        producer, runner = self._works  # whoever has a check has a thread: it keeps them
+        assert isinstance(runner, LoopThread)
+        try:
+            state, error = state_without_execution(result.status), None
+            if state is None:
+                try:
+                    state = as_state(execute(message, result))
+                except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
+                    state, error = LocalTransactionState.UNKNOW, raised
+                    _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
             try:
-                state = as_state(execute(message, result))
-            except Exception as raised:  # noqa: BLE001 - the user's code; the broker asks for the state later
-                state, error = LocalTransactionState.UNKNOW, raised
-                _log.exception("local_transaction_failed", topic=message.topic, msg_id=result.message_id)
-        self._call(lambda producer: producer.end_transaction(result, state, error, message))
+                runner.run(producer.end_transaction(result, state, error, message))
+            except (UsageError, concurrent.futures.CancelledError) as lost:  # `close` of another thread has given up
+                _log.warning("transaction_end_not_sent", topic=message.topic, state=state.name, error=str(lost))
+        finally:
+            with contextlib.suppress(UsageError):  # closed
+                runner.call(producer.transaction_over)
         return TransactionSendResult(result, state, error)
 
     def recall(self, topic: str, recall_handle: str) -> str:
@@ -396,6 +410,10 @@ class _ProducerThread(LoopThread):
             return
         self._last = self.end_after(self.producer.close())
         self.producer.warn_unclosed()
+
+    async def _finish(self) -> None:
+        """Without a wait for the thread of a `check` that runs: nobody waits for its answer, and it has no time limit."""
+        await self._cancel_all()
 
     def under_way(self) -> concurrent.futures.Future[None]:
         """Ends with what is under way, or with the time for it."""

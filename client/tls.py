@@ -8,15 +8,13 @@ is trusted, as then every public certificate would do, whoever owns it.
 
 from __future__ import annotations
 
-import errno
 import ipaddress
-import os
 import ssl
-import stat
 from pathlib import Path
 
 from ..remoting.errors import UsageError
 from .access import TlsOptions
+from .key_files import check_regular
 
 HANDSHAKE_HINT = "during the TLS handshake: is TLS on there?"
 _HINTS = (
@@ -129,14 +127,6 @@ def _is_locked(path: str) -> bool:
     """Whether a PEM file holds an encrypted key; OpenSSL says the same of a wrong password and of a file that is no PEM."""
     with Path(path).open("rb") as file:
         return b"ENCRYPTED" in file.read(64 * 1024)
-
-
-def check_regular(*paths: str) -> None:
-    """Raises OSError for a path that is no regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals.
-    An empty path is none."""
-    for path in filter(None, paths):
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise OSError(errno.EINVAL, f"{path} is no regular file")
 
 
 def _file_error(error: OSError) -> str:

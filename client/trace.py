@@ -111,7 +111,7 @@ class TraceDispatcher:
             async with asyncio.timeout(CLOSE_TIMEOUT_MS / 1000):
                 while self._waiting:
                     await self._send_batch()
-                await asyncio.gather(*self._sending)
+                await asyncio.gather(*self._sending, return_exceptions=True)
         except TimeoutError:
             _log.warning("traces_not_sent", topic=self.topic, records=len(self._waiting))
             for task in self._sending:
@@ -134,10 +134,18 @@ class TraceDispatcher:
         """The next records in the background, when there is a free hand."""
         while len(self._sending) >= SENDS_MAX:
             await asyncio.wait(self._sending, return_when=asyncio.FIRST_COMPLETED)
-        for message in trace_messages(self._take(), self.topic):
+        for message in self._messages(self._take()):
             task = background(self._send(message))
             self._sending.add(task)
             task.add_done_callback(self._sending.discard)
+
+    def _messages(self, records: Sequence[TraceRecord]) -> list[OutgoingMessage]:
+        """None where they can't be made: that must end neither the records that come later nor the owner's end."""
+        try:
+            return trace_messages(records, self.topic)
+        except RocketcrewError as error:
+            _log.warning("traces_not_sent", topic=self.topic, records=len(records), error=str(error))
+            return []
 
     def _take(self) -> list[TraceRecord]:
         return [self._waiting.popleft() for _ in range(min(self._batch_max, len(self._waiting)))]
@@ -207,7 +215,9 @@ class ProducerTrace:
         result = context.result
         if result is None or not result.trace_on or context.mq.topic.startswith(self.dispatcher.topic):
             return
-        ids, offset_ids = result.message_id.split(","), result.offset_message_id.split(",")
+        one = len(context.messages) == 1  # whose id may be its sender's own, with a comma
+        ids = [result.message_id] if one else result.message_id.split(",")
+        offset_ids = result.offset_message_id.split(",")
         for index, (message, message_id) in enumerate(zip(context.messages, ids, strict=False)):
             self.dispatcher.append(
                 pub_record(
@@ -219,7 +229,7 @@ class ProducerTrace:
                     tags=message.tags,
                     keys=message.keys,
                     store_host=context.address,
-                    body_bytes=context.body_bytes if len(ids) == 1 else memoryview(message.body_bytes).nbytes,
+                    body_bytes=context.body_bytes if one else len(message.body_bytes),
                     cost_ms=max(0, self._now_ms() - context.began_ms),
                     kind=kind_of(message),
                     offset_message_id=offset_ids[index] if index < len(offset_ids) else "",

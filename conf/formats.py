@@ -24,6 +24,7 @@ TOPIC_LENGTH_MAX = 127
 GROUP_LENGTH_MAX = 120
 NAMESPACE_LENGTH_MAX = 64
 CALLS_MAX = 10_000
+TIME_MS_LEAST = 10**11
 # The embedded broker looks at one queue a level at every tick (broker/config.py).
 DELAY_LEVELS_MAX = 100
 # Java's getName() of each strategy (client/consumer/rebalance/*.java).
@@ -348,13 +349,26 @@ def split_subscriptions(text: str) -> list[str]:
 
 def consume_timestamp(text: str) -> str:
     """`yyyyMMddHHmmss`, a moment that exists (UtilAll.parseDate)."""
+    consume_timestamp_ms(text)
+    return text
+
+
+def consume_timestamp_ms(text: str) -> int:
+    """The same as milliseconds since 1970."""
     if not re.fullmatch(r"[0-9]{14}", text):
         raise ValueError("has not 14 digits")
     try:
-        datetime.datetime.strptime(text, "%Y%m%d%H%M%S")  # noqa: DTZ007  RocketMQ means local time, we only ask if it exists
-    except ValueError:
+        # Local time without a zone, as Java reads it.
+        return int(datetime.datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1000)  # noqa: DTZ007
+    except (ValueError, OverflowError):
         raise ValueError("is no moment of any calendar") from None
-    return text
+
+
+def check_milliseconds(told: int) -> None:
+    """Refuse a time since 1970 that must be in seconds: as milliseconds it is before 1973, when no broker has stored
+    anything. Raises ValueError."""
+    if 0 < told < TIME_MS_LEAST:
+        raise ValueError(f"looks like seconds, and is milliseconds since 1970: give {told * 1000}")
 
 
 def delay_levels(text: str) -> str:
@@ -378,6 +392,14 @@ def ip_address(text: str) -> str:
         return str(ipaddress.ip_address(text.strip().strip("[]")))
     except ValueError:
         raise ValueError("is not an IP address") from None
+
+
+def announced_address(text: str) -> str:
+    """An IP address that clients can connect to."""
+    found = ip_address(text)
+    if ipaddress.ip_address(found).is_unspecified:
+        raise ValueError("is a wildcard, to which no client connects: name an address of this machine, or none")
+    return found
 
 
 def host(text: str) -> str:

@@ -249,7 +249,7 @@ SCHEMA: Final[Mapping[str, Mapping[str, Rule]]] = {
     },
     "broker": {
         "host": Text("an IP address", formats.ip_address, empty_ok=False),
-        "announce": Text("an IP address, or empty", formats.ip_address),
+        "announce": Text("an IP address, or empty", formats.announced_address),
         "name_server_port": Whole(0, 65_535),
         "port": Whole(0, 65_535),
         "dir": _FOLDER,

@@ -23,6 +23,7 @@ from ..conf.current_folder import current_folder_named
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
+from ..durable.files import unusable
 from ..remoting.arguments import FLAG, NONE, SECONDS, Filename, check, whole
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -31,9 +32,8 @@ from ..supervisor.consume import NO_NAME_SERVER, check_named, settings_from, spe
 from ..supervisor.control import ask
 from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
-from ..supervisor.slot import unusable
 from ..supervisor.wiring import with_topics
-from ..workers.api import Handlers, under_one_name
+from ..workers.api import Handlers
 from ..workers.ddl import as_schema
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
@@ -52,7 +52,6 @@ INFER: Final = "infer"
 BY_ARGUMENT: Final = "by name_servers='host:port', or start a broker with the crew: embedded=True"
 _WAIT_RULES: Final = {
     "max_messages": whole(1) | NONE, "until_empty": FLAG, "timeout_s": SECONDS | NONE, "progress": FLAG,
-    "timeout": SECONDS | NONE,
 }  # fmt: skip
 
 
@@ -273,7 +272,6 @@ class Crew:
         until_empty: bool = True,
         timeout_s: float | None = None,
         progress: bool = False,
-        timeout: float | None = None,
     ) -> dict[str, int]:
         """Wait until so many messages are done or until nothing is left to consume, whichever comes first; the counters.
 
@@ -287,17 +285,16 @@ class Crew:
         retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
         topics that brokers let POP are not seen.
 
-        `timeout_s`: in seconds; `timeout` is its older name. `progress` shows a bar (tqdm). Raises CrewTimeoutError after it,
-        and what ended the crew if it ends. A broker that is away meanwhile is waited for. With a target it raises CrewError
-        too when everything is consumed and the loader has failed three times in a row, or has set rows aside.
+        `progress` shows a bar (tqdm). Raises CrewTimeoutError after `timeout_s` seconds, and what ended the crew if it ends.
+        A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed and
+        the loader has failed three times in a row, or has set rows aside.
         """
         given = {
             "max_messages": max_messages, "until_empty": until_empty, "timeout_s": timeout_s, "progress": progress,
-            "timeout": timeout,
         }  # fmt: skip
         taken = check("wait", given, _WAIT_RULES)
         max_messages, until_empty, progress = taken["max_messages"], taken["until_empty"], taken["progress"]
-        timeout_s = under_one_name("wait", "timeout_s", taken["timeout_s"], "timeout", taken["timeout"])
+        timeout_s = taken["timeout_s"]
         if max_messages is None and not until_empty:
             raise UsageError("wait for what? Give max_messages=N, or leave until_empty=True")
         if until_empty and is_broadcasting(self.settings):

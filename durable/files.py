@@ -9,14 +9,19 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Executor
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
+
+from ..remoting.errors import RocketcrewError, UsageError
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 """What a disk says that is full, or of which this user may have no more."""
 
+
+LOOKS_MAX: Final = 100
+"""How often sealed files are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
 
 OWN_FROM: Final = 200
 """Out of the way of code that closes low descriptors, or one of its own twice, and opens others under the same numbers."""
@@ -52,6 +57,8 @@ class FileCalls:
     def unlink(self, path: str) -> None:
         os.unlink(path)
 
+
+T = TypeVar("T")
 
 CALLS: Final = FileCalls()
 _PIECE_BYTES: Final = 1 << 22
@@ -157,6 +164,31 @@ def _write(path: Path, data: bytes, *, durable: bool, calls: FileCalls) -> None:
         calls.close(descriptor)
 
 
+def files_with(folder: Path, *suffixes: str) -> list[Path]:
+    """Files of the folder that end so, but for drafts, by name."""
+    return [folder / name for name in sorted(os.listdir(folder)) if name[0] != "." and name.endswith(suffixes)]
+
+
+def read_sealed(folder: Path, *suffixes: str, read: Callable[[Path], T]) -> dict[Path, T]:
+    """What `read` makes of each file that ends so. Those of which it raises ValueError, and links that lead nowhere, are
+    passed over.
+
+    Sealed files never change, but one may be replaced by another one that contains it, which this look may have missed: so
+    they are read again until the same files are there as before, at most `LOOKS_MAX` times.
+    """
+    found: dict[Path, T] = {}
+    listed = files_with(folder, *suffixes)
+    for _ in range(LOOKS_MAX):
+        found = {}
+        for path in listed:
+            with contextlib.suppress(ValueError, FileNotFoundError):
+                found[path] = read(path)
+        before, listed = listed, files_with(folder, *suffixes)
+        if listed == before:
+            break
+    return found
+
+
 def make_folders(path: Path, mode: int = 0o777) -> None:
     """Create `path`, with `mode`, and what is missing above it, so that they survive a power failure: a synced file is lost
     with a folder whose own name is not on the disk."""
@@ -203,6 +235,27 @@ def out_of_the_way(fd: int) -> int:
     return high
 
 
+def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> RocketcrewError:
+    """The error for a data folder in which nothing can be made; `where` another one is to be. A disk that is full is nothing
+    that the caller has done wrong (UsageError): whoever starts supervisors again may do so."""
+    place = f" ({error.filename})" if error.filename else ""  # what writes into an open file does not say which
+    said = f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror or error}{place}"
+    if error.errno in NO_ROOM:
+        return RocketcrewError(f"{said}. Make room on that disk, and start again: what is there is kept")
+    return UsageError(f"{said}. Name a folder that this user may write, {where}")
+
+
+@contextlib.contextmanager
+def needs_room(data_dir: str | Path) -> Generator[None]:
+    """Within this, that the disk of the data folder is full is told as such."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_ROOM:
+            raise unusable(data_dir, error) from error
+        raise
+
+
 def try_lock(path: Path) -> int | None:
     """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
 
@@ -229,3 +282,11 @@ def _is_named(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
+
+
+def boot_id() -> str:
+    """What tells this run of the machine from the one before; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

@@ -12,6 +12,7 @@ import structlog
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..conf.settings import ConsumerSettings
+from ..conf.units import NS_PER_MS
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, UsageError
@@ -20,9 +21,8 @@ from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets, to_json
 from ..spark.errors import StoppedError
-from ..supervisor.core.checks import consume_timestamp_ms
 from ..supervisor.member.commits import BrokersOffsets
-from ..supervisor.member.first_offset import CONSUME_TIMESTAMP_BACK_MS, FirstOffset
+from ..supervisor.member.first_offset import FirstOffset, timestamp_to_begin_at
 
 LOOK_AGAIN_S = 1.0
 
@@ -83,9 +83,7 @@ class Beginning:
     async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
         """Where a new stream begins, by the rules of a member: the group's offset, else consumeFromWhere. As JSON."""
         stored = BrokersOffsets(self._operations, self._access.wrap(consumer.group))
-        timestamp_ms = consume_timestamp_ms(consumer.consume_timestamp)
-        if timestamp_ms is None:
-            timestamp_ms = time.time_ns() // 1_000_000 - CONSUME_TIMESTAMP_BACK_MS
+        timestamp_ms = timestamp_to_begin_at(consumer, time.time_ns() // NS_PER_MS)
         rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
         found: Offsets = {}
         for queue in queues:

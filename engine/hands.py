@@ -28,7 +28,7 @@ from pathlib import Path
 
 import structlog
 
-from ..durable.files import write_atomically
+from ..durable.files import boot_id, write_atomically
 from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from ..workers.cells import STATE, CellFile, CellView, map_cell, private_cell
@@ -45,11 +45,11 @@ _log = structlog.get_logger("rocketcrew.engine")
 def witness_of(job: str) -> str:
     """A name for this job's tasks below the process that started this one; another one when that process is new."""
     parent = os.getppid()
+    boot = boot_id() or os.uname().nodename
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
         began = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
     except (OSError, IndexError):  # no Linux: a number that is used again would have to be met
-        boot, began = os.uname().nodename, ""
+        began = ""
     return hashlib.sha256(f"{job} {boot} {parent} {began}".encode()).hexdigest()[:16]
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.segment_format import OPEN_DIR
-from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import make_folders, remove_tree, sync_path, try_lock, unusable, write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .hands import HANDS_DIR
@@ -70,8 +70,6 @@ class Home:
         self._lock: int | None = None
 
     def _unusable(self, error: OSError) -> RocketcrewError:
-        from ..supervisor.slot import unusable  # with asyncio and multiprocess, for this error alone
-
         return unusable(self.root.parents[1], error, "that driver and executors share")
 
     def make_task_folders(self, folder: Path) -> None:

@@ -46,7 +46,6 @@ from .shipping import ship
 from .spec import RECORD_SCHEMA, Report, TaskSpec
 from .table import loader_config, session_settings
 from .task import SEEN_SCHEMA
-from .window import check_window
 
 pa: Any = pyarrow
 pq: Any = pyarrow.parquet
@@ -92,6 +91,14 @@ class Window:
     to_ms: int
     output: Path | None = None
     diff: Path | None = None
+
+
+def check_window(from_ms: int, to_ms: int) -> None:
+    """Raise UsageError for a window with nothing in it."""
+    if from_ms >= to_ms:
+        raise UsageError(
+            "--from must be earlier than --to: messages stored from the one until before the other are run"
+        )
 
 
 def run_replay(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], window: Window) -> Replayed:

@@ -6,7 +6,7 @@ Per message: int32 total, int32 magic 0, int32 crc 0, int32 flag, int32 body len
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -45,7 +45,16 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes | str]]) -> bytes:
 def decode_batch(data: bytes | bytearray | memoryview) -> list[BatchEntry]:
     """The messages of a batch body. Raises ProtocolError naming the byte where it stops making sense."""
     raw = bytes(data)
-    entries: list[BatchEntry] = []
+    return [BatchEntry(flag, raw[start:end], raw[end + 2 : following]) for flag, start, end, following in _places(raw)]
+
+
+def count_batch(raw: bytes) -> int:
+    """How many messages a batch body has; none is made. Raises as `decode_batch`."""
+    return sum(1 for _ in _places(raw))
+
+
+def _places(raw: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Of each message its flag, where its body starts and ends, and where the next message starts."""
     position, end = 0, len(raw)
     while position < end:
         if end - position < _ENTRY_MIN_BYTES:
@@ -61,6 +70,5 @@ def decode_batch(data: bytes | bytearray | memoryview) -> list[BatchEntry]:
         next_position = body_end + 2 + properties_len
         if properties_len < 0 or next_position != position + total:
             raise ProtocolError(f"properties length {properties_len} does not fit", f"batch body, byte {body_end}")
-        entries.append(BatchEntry(flag, raw[body_start:body_end], raw[body_end + 2 : next_position]))
+        yield flag, body_start, body_end, next_position
         position = next_position
-    return entries

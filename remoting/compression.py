@@ -1,7 +1,11 @@
 """Compressed message bodies (CO/compression/*.java, CO/sysflag/MessageSysFlag.java).
 
-ZLIB is zlib-wrapped deflate, LZ4 the LZ4 *frame* format, ZSTD one or more zstd frames. What a body may grow to is bounded,
-since a few bytes can claim gigabytes; a body that ends in the middle of its stream is an error, never a short result.
+ZLIB is zlib-wrapped deflate, LZ4 and ZSTD are one or more frames of their *frame* formats, skippable ones among them. What a
+body may grow to is bounded, since a few bytes can claim gigabytes; a body that ends in the middle of its stream is an error,
+never a short result.
+
+The blocks of an LZ4 frame that we write do not refer to each other: lz4-java can't read those that do, and Java's client
+drops the whole pull with them.
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 import lz4.frame
 import zstandard
@@ -18,9 +23,11 @@ from .errors import ProtocolError, UsageError
 
 DECOMPRESSED_MAX_BYTES = 64 * 1024 * 1024
 LEVEL_DEFAULT = 5
-# zstandard's streaming call has no output limit of its own. 1 KiB of input holds at most 256 blocks of 128 KiB, so
-# stepping by it overshoots the limit by 32 MiB at the worst.
+# Frames are read by steps of so many bytes: what follows one is looked at again, so that more would make many small frames
+# cost the square of their number. And zstandard's streaming call has no output limit of its own: 1 KiB of input holds at most
+# 256 blocks of 128 KiB, which overshoots the limit by 32 MiB at the worst. LZ4 grows 255-fold at most.
 _ZSTD_STEP_BYTES = 1024
+_LZ4_STEP_BYTES = 4096
 _ZSTD_WINDOW_MAX_BYTES = 1 << 27
 
 
@@ -46,7 +53,7 @@ def compress(
     if kind == Compression.ZLIB:
         return zlib.compress(body, level)
     if kind == Compression.LZ4:
-        return lz4.frame.compress(body)
+        return lz4.frame.compress(body, block_linked=False)
     return zstandard.ZstdCompressor(level=level).compress(body)
 
 
@@ -85,27 +92,30 @@ def _inflate_zlib(body: bytes, limit: int) -> tuple[bytes, int | None]:
 
 
 def _inflate_lz4(body: bytes, limit: int) -> tuple[bytes, int | None]:
-    stream = lz4.frame.LZ4FrameDecompressor()
-    result = stream.decompress(body, limit + 1)
-    return result, len(stream.unused_data or b"") if stream.eof else None
+    return _inflate_frames(body, limit, _LZ4_STEP_BYTES, lz4.frame.LZ4FrameDecompressor)
 
 
 def _inflate_zstd(body: bytes, limit: int) -> tuple[bytes, int | None]:
+    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX_BYTES)
+    return _inflate_frames(body, limit, _ZSTD_STEP_BYTES, context.decompressobj)
+
+
+def _inflate_frames(body: bytes, limit: int, step_bytes: int, begin: Callable[[], Any]) -> tuple[bytes, int | None]:
+    """`begin` makes what reads one frame."""
     parts: list[bytes] = []
     total = 0
     stream = None
-    context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_MAX_BYTES)
     position = 0
     while position < len(body) and total <= limit:
         if stream is None:
-            stream = context.decompressobj()
-        step = body[position : position + _ZSTD_STEP_BYTES]
+            stream = begin()
+        step = body[position : position + step_bytes]
         part = stream.decompress(step)
         total += len(part)
         parts.append(part)
         position += len(step)
         if stream.eof:
-            position -= len(stream.unused_data)
+            position -= len(stream.unused_data or b"")
             stream = None
     return b"".join(parts), 0 if body and stream is None else None
 

@@ -73,8 +73,8 @@ def message_id(properties: Mapping[str, str], store_host: str, store_port: int, 
 class UniqueIds:
     """Makes UNIQ_KEYs of one process: address, int16 pid, int32 random, int32 ms since the month began, int16 counter.
 
-    The month is that of the local time zone, as in Java, and is looked at again once it is over. A clock that was set
-    back before the month's start counts as its start. The counter wraps; 65536 ids in one millisecond repeat none.
+    The month is that of the local time zone, as in Java, and is looked at again where the clock is outside of it, also when
+    it was set back. The counter wraps; 65536 ids in one millisecond repeat none.
     """
 
     def __init__(self, host: str, pid: int, random_bits: int) -> None:
@@ -86,9 +86,9 @@ class UniqueIds:
 
     def next(self, now_ms: int) -> str:
         """A new id: 32 characters with an IPv4 address, 56 with IPv6. `now_ms` is the wall clock since 1970."""
-        if now_ms >= self._month_end_ms:
+        if not self._month_start_ms <= now_ms < self._month_end_ms:
             self._month_start_ms, self._month_end_ms = _month_of(now_ms)
-        since_ms = max(0, now_ms - self._month_start_ms) & 0xFFFFFFFF
+        since_ms = now_ms - self._month_start_ms & 0xFFFFFFFF
         counter = self._counter
         self._counter = (counter + 1) & 0xFFFF
         return f"{self._prefix}{since_ms:08X}{counter:04X}"

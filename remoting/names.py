@@ -22,6 +22,12 @@ highest one for that (CommitLog.java 4.9, HookUtils.java 5.x), and how many it h
 MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
 
+
+def host_and_port(host: str, port: int) -> str:
+    """As one text, an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 SYSTEM_TOPICS = frozenset(
     {
         "TBW102", SCHEDULE_TOPIC, "BenchmarkTest", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRACE_TOPIC",

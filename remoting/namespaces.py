@@ -10,6 +10,7 @@ Namespaces of the second version are two header fields of every request; see cli
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from .names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
 
@@ -34,11 +35,15 @@ def unwrap(namespace: str, name: str) -> str:
     return prefix + inside if len(inside) < len(rest) else name
 
 
-def namespace_of_endpoint(address: str) -> str:
-    """The namespace in the name of a cloud instance's end point, `MQ_INST_<owner>_<id>.<domain>`; empty in others.
+def namespace_of_endpoint(addresses: Sequence[str]) -> str:
+    """The namespace in the name of the only name server, where that is a cloud instance's end point,
+    `MQ_INST_<owner>_<id>.<domain>`; empty for others, and for several.
 
     common/utils/NameServerAddressUtils.java parseInstanceIdFromEndpoint, ClientConfig.java getNamespace.
     """
+    if len(addresses) != 1:
+        return ""
+    (address,) = addresses
     host = address.rpartition("/")[2].partition(".")[0]
     return host if re.fullmatch(r"MQ_INST_\w+_\w+", host, re.ASCII) and "." in address else ""
 

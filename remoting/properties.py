@@ -77,10 +77,11 @@ PROPERTY_BORN_HOST = "__BORNHOST"
 PROPERTY_BORN_TIMESTAMP = "BORN_TIMESTAMP"
 PROPERTY_CRC32 = "__CRC32#"
 
-# Names that a user may not set as a property of their own (MessageConst.STRING_HASH_SET).
+# Names that a user may not set as a property of their own: those of MessageConst.STRING_HASH_SET. And what brokers write into
+# records, or we make of the message's fields (TIMER_DELAY_MS): else a copy of a message would bring the original's along.
 RESERVED_PROPERTIES = frozenset(
     value for name, value in list(globals().items()) if name.startswith("PROPERTY_") and name != "PROPERTY_SEPARATOR"
-) - {PROPERTY_SHARDING_KEY}
+) - {PROPERTY_SHARDING_KEY, PROPERTY_CHECK_IMMUNITY_TIME, PROPERTY_INNER_MULTI_DISPATCH, PROPERTY_TRACE_CONTEXT}
 
 
 def decode_properties(data: bytes | bytearray | memoryview | str, *, strict: bool = True) -> dict[str, str]:

@@ -26,7 +26,7 @@ from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from .batch import decode_batch
+from .batch import count_batch, decode_batch
 from .codes import (
     SYSFLAG_BORN_HOST_V6,
     SYSFLAG_COMPRESSED,
@@ -197,7 +197,7 @@ def _walk_unusual(buf: Buffer, position: int, end: int, size: int, magic: int, o
         return offset
     info = record_info(buf, position, end)
     body = decompress(bytes(buf[info.body_start : info.body_start + info.body_len]), sysflag)
-    count = len(decode_batch(body))
+    count = count_batch(body)
     if not count:
         raise ProtocolError("is an inner batch without messages", where)
     return offset + count - 1

@@ -142,7 +142,9 @@ def recall_record(
     *, timestamp_ms: int, region: str, group: str, topic: str, message_id: str, success: bool
 ) -> TraceRecord:
     """A delayed message was recalled."""
-    return TraceRecord(_record("Recall", timestamp_ms, region, group, topic, message_id, success), (message_id,))
+    return TraceRecord(
+        _record("Recall", timestamp_ms, region, group, topic, message_id, success), _keys(message_id, "")
+    )
 
 
 def _record(*values: object) -> str:
@@ -159,7 +161,8 @@ def _text(value: object) -> str:
 
 
 def _keys(message_id: str, keys: str) -> tuple[str, ...]:
-    return (message_id, *divided_keys(keys))
+    """An id may be its sender's own UNIQ_KEY, and brokers divide all keys at blanks."""
+    return (*divided_keys(message_id), *divided_keys(keys))
 
 
 def _keys_of(messages: Iterable[TracedMessage]) -> tuple[str, ...]:

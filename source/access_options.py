@@ -6,30 +6,26 @@ The key file is read on the driver. Certificates are read where a connection is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ..client.access import Access, Credentials, TlsOptions, parse_key_file
-from ..conf.formats import address, domain
+from ..client.access import Access, Credentials, TlsOptions
+from ..client.address import split_name_servers
+from ..client.key_files import read_key_file
+from ..conf.formats import domain
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import namespace_of_endpoint
 from .options import parse_options, refuse
-
-KEY_FILE_BYTES_MAX = 64 * 1024
 
 
 def access_of(given: Mapping[str, str], where: str) -> Access:
     """The access that the options describe. Raises UsageError naming the option."""
     found = parse_options(given, where)
     servers = _servers(found)
-    namespace = found["namespace"]
-    if not namespace and len(servers) == 1:
-        namespace = namespace_of_endpoint(servers[0])
     return Access(
         name_servers=servers,
         namesrv_domain=found["namesrvDomain"] or "",
         unit_name=found["unitName"],
-        namespace=namespace,
+        namespace=found["namespace"] or namespace_of_endpoint(servers),
         namespace_v2=found["namespaceV2"],
         vip_channel_enabled=found["vipChannelEnabled"],
         credentials=_credentials(found),
@@ -51,12 +47,10 @@ def _servers(found: Mapping[str, Any]) -> tuple[str, ...]:
         except ValueError as error:
             raise refuse("namesrvDomain", asked, str(error)) from None
         return ()
-    servers = tuple(part for part in (part.strip() for part in told.replace(",", ";").split(";")) if part)
     try:
-        for server in servers:
-            address(server)
-    except ValueError as error:
-        raise refuse("nameServer", told, str(error)) from None
+        servers = tuple(split_name_servers(told))
+    except UsageError as error:
+        raise UsageError(f"rocketmq: option nameServer: {error}") from None
     if not servers:
         raise refuse("nameServer", told, "names no server: give host:port")
     return servers
@@ -69,15 +63,7 @@ def _credentials(found: Mapping[str, Any]) -> Credentials | None:
         raise UsageError(f"rocketmq: options accessKey and secretKey belong together: {missing} is missing")
     if access_key:
         return Credentials(access_key, secret_key, found["securityToken"])
-    if not file:
-        return None
-    try:
-        with Path(file).open(encoding="utf-8") as opened:
-            return Credentials(**parse_key_file(opened.read(KEY_FILE_BYTES_MAX), f"of option keyFile {file}"))
-    except OSError as error:
-        raise refuse("keyFile", file, f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise refuse("keyFile", file, "is not UTF-8") from None
+    return read_key_file(file, f"rocketmq: option keyFile {file}") if file else None
 
 
 def _tls(found: Mapping[str, Any]) -> TlsOptions | None:

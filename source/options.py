@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..conf.formats import UNIT_MS
+from ..conf.formats import UNIT_MS, check_milliseconds
 from ..remoting.errors import UsageError
 
 PREFIX = "rocketmq."
@@ -26,7 +26,6 @@ OF_SPARK = frozenset(
 )
 """What Spark itself takes and hands on to sources and sinks."""
 TIME_MAX = 1 << 53
-TIME_MS_LEAST = 10**11
 _UNIT_MS = UNIT_MS | {"min": UNIT_MS["m"]}
 
 Parse = Callable[[str], Any]
@@ -85,11 +84,11 @@ def time_ms(value: str) -> int:
 
 
 def check_time_ms(told: int) -> None:
-    """Refuse what must be seconds, as a time before 1973 in which no broker has stored anything. Raises ValueError."""
-    if 0 < told < TIME_MS_LEAST:
-        raise ValueError(
-            f"looks like seconds, and is milliseconds since 1970: give {told * 1000}, or 0 for all there is"
-        )
+    """Refuse what must be seconds. Raises ValueError."""
+    try:
+        check_milliseconds(told)
+    except ValueError as error:
+        raise ValueError(f"{error}, or 0 for all there is") from None
 
 
 def one_of(*choices: str) -> Parse:

@@ -48,7 +48,15 @@ from ..conf.segment_format import (
     ready_files,
 )
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
-from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
+from ..durable.files import (
+    files_with,
+    make_folders,
+    read_sealed,
+    remove_tree,
+    sync_path,
+    try_lock,
+    write_atomically,
+)
 from ..durable.intervals import OffsetSet
 from ..durable.outcomes import Outcomes, notes_from_json
 from .epochs import NO_REQUEST, EpochRequest
@@ -58,8 +66,6 @@ from .segments import read_facts
 
 LOCK_WAIT_S = 5.0
 LOCK_POLL_S = 0.05
-LOOKS = 100
-"""How often files of facts are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
 
 _SET_ASIDE: Final = re.compile(
     rf"(?P<stem>[^.].*)(?P<suffix>{re.escape(FACTS_SUFFIX)}|{re.escape(LEFT_SUFFIX)})(?:\.\d+)?", re.DOTALL
@@ -142,28 +148,13 @@ class Staging:
         return {path.name: facts for path, facts in self._look().items() if path.suffix == FACTS_SUFFIX}
 
     def _look(self) -> dict[Path, Outcomes]:
-        """All files of facts, and of what is left of such.
-
-        A file that is replaced while they are read is contained in one that this look may have missed: so they are read
-        again until the same files are there as before, at most `LOOKS` times.
-        """
-        found: dict[Path, Outcomes] = {}
-        listed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
-        for _ in range(LOOKS):
-            found = {}
-            for path in listed:
-                with contextlib.suppress(ValueError, FileNotFoundError):
-                    found[path] = self._read(path)
-            before, listed = listed, self._named(FACTS_SUFFIX, LEFT_SUFFIX)
-            if listed == before:
-                break
+        """All files of facts, and of what is left of such."""
+        found = read_sealed(self.outcomes, FACTS_SUFFIX, LEFT_SUFFIX, read=self._read)
         self._known = {path: known for path, known in self._known.items() if path in found}
         return found
 
     def _named(self, *suffixes: str) -> list[Path]:
-        """Files of `outcomes/` that end so, but for drafts, by name."""
-        names = (name for name in os.listdir(self.outcomes) if name[0] != "." and name.endswith(suffixes))
-        return [self.outcomes / name for name in sorted(names)]
+        return files_with(self.outcomes, *suffixes)
 
     def _read(self, path: Path) -> Outcomes:
         """What a file of facts says. Raises ValueError, FileNotFoundError."""

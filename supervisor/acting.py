@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, cast, get_args
+from typing import Any, get_args
 
 import structlog
 
@@ -16,11 +16,9 @@ from ..conf.units import in_whole_ms
 from .core import actions as act
 from .core.decisions import Core
 from .core.failed_actions import action_failed
-from .core.journal import Entry
+from .core.journal import JOURNALLED, Entry, entries_of
 
 ACTION_CHARACTERS_MAX = 300
-JOURNALLED: Final = frozenset((act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted))
-"""All of a step are written as one block before anything else of it is done."""
 
 log = structlog.get_logger("rocketcrew.supervisor")
 
@@ -66,9 +64,8 @@ class Acting:
         self._set_timer()
 
     def _do_all(self, todo: list[act.Action]) -> None:
-        entries = [a for a in todo if a.__class__ in JOURNALLED]
-        if entries:
-            self._write_journal(cast("list[Entry]", entries))
+        if entries := entries_of(todo):
+            self._write_journal(entries)
             todo = [a for a in todo if a.__class__ not in JOURNALLED]
         for action in todo:
             try:

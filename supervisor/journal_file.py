@@ -11,6 +11,7 @@ that only the lost block has. The next write is a rewrite of the whole state ins
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,7 +48,8 @@ def keep_journal(path: Path, state: JournalState) -> None:
 
 
 def _replace(path: Path, data: bytes, write: Write) -> int:
-    """Write a new file beside `path`, fsync it, rename it; its descriptor. Raises OSError; the old one stays then."""
+    """Write a new file beside `path`, fsync it, rename it; its descriptor. Raises OSError; the old one stays then, alone: a
+    disk that is full is not filled with drafts."""
     beside = path.with_suffix(".new")
     fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -56,6 +58,8 @@ def _replace(path: Path, data: bytes, write: Write) -> int:
         os.rename(beside, path)
     except OSError:
         os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(beside)
         raise
     return fd
 
@@ -95,6 +99,9 @@ class JournalFile:
     def append(self, entries: Sequence[Entry]) -> None:
         """Write them. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
         tries to write all of it."""
+        entries = [entry for entry in entries if not self.state.is_known(entry)]
+        if not entries:
+            return
         for entry in entries:
             self._went_back |= self.state.apply(entry)
         if self._went_back or any(isinstance(each, JournalCommitted) and each.start == each.offset for each in entries):

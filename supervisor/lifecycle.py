@@ -96,18 +96,28 @@ def moved(before: frozenset[MessageQueue], after: frozenset[MessageQueue]) -> di
     }
 
 
+def hooks_named(settings: Settings) -> dict[str, str]:
+    """The import paths that are set, by hook."""
+    hooks = {name: getattr(settings.hooks, name) for name in (ON_START, ON_REBALANCE, *OF_LOG.values())}
+    return {name: path for name, path in hooks.items() if path}
+
+
+def hooks_process(settings: Settings) -> UserProcess:
+    """The process that imports the hooks and calls them."""
+    arguments = [f"{name}={path}" for name, path in hooks_named(settings).items()]
+    return UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments, log=logs_as(settings))
+
+
 class Lifecycle:
     """Hears of what happens, and calls the hooks."""
 
     def __init__(self, settings: Settings, core: Core) -> None:
-        hooks = {name: getattr(settings.hooks, name) for name in (ON_START, ON_REBALANCE, *OF_LOG.values())}
-        self._named = {name: path for name, path in hooks.items() if path}
+        self._named = hooks_named(settings)
         self._timeout_s = settings.hooks.timeout_ms / 1000
         self._core = core
         self._line = Line(self._named)
         self._faults = Faults()
-        arguments = [f"{name}={path}" for name, path in self._named.items()]
-        self._process = UserProcess("hooks", "rocketcrew.workers.lifecycle", arguments, log=logs_as(settings))
+        self._process = hooks_process(settings)
         self._renew = False
         self._more = asyncio.Event()
         self._idle = asyncio.Event()

@@ -24,6 +24,7 @@ from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR,
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name, without_settings
 from ..spark.object_store import absolute
+from ..spark.status import FAILED, STARTING, STOPPED
 from ..workers.parent_death import die_with_parent
 from ..workers.stack_dump import StackFile
 from .core.pauses import LoaderPauses
@@ -90,6 +91,8 @@ class LoaderChild:
         self.failures_in_a_row = 0
         """Ends and failed starts since it has last loaded a batch."""
         self._batches_total: int | None = None
+        self._ended = ""
+        """Why it has last ended, or was not started."""
         self._stack_file = StackFile()
 
     def start(self) -> None:
@@ -139,10 +142,19 @@ class LoaderChild:
             if self._is_stopping():
                 return
             self._count_failure()
+            self._ended = self._why_ended(code)
             delay_s = pauses.after(self._clock() - begun)
             ended = NOT_STARTED if code is None else code
             log.error("loader_ended", exit_code=ended, restart_in_s=delay_s, **self._why(code))
             await self._sleep(delay_s)
+
+    def _why_ended(self, code: int | None) -> str:
+        if code is None:
+            return "it cannot be started: see `loader_not_started` in the log"
+        said = self._said()
+        if self._is_of_ours(said) and said.get("state") == FAILED and said.get("error"):
+            return str(said["error"])
+        return f"it ended without a word ({cause_of(code)}): see what stands before `loader_ended` in the log"
 
     def _why(self, code: int | None) -> dict[str, object]:
         """What it cannot say itself, for the log."""
@@ -206,7 +218,11 @@ class LoaderChild:
         return [Helper("loader", self.target, self._process.pid, self._stack_file)]
 
     def status(self) -> dict[str, Any]:
-        """Its own status file with the process's facts."""
+        """Its own status file with the process's facts.
+
+        The file is of the process that has last written one. What has ended without a word, or has just begun, says nothing
+        there: how it is, is known here.
+        """
         facts: dict[str, Any] = {
             "pid": self._process.pid if self._process is not None else 0,
             "restarts": max(self.restarts, 0),
@@ -214,9 +230,24 @@ class LoaderChild:
             "failures_in_a_row": self.failures_in_a_row,
             "target": self.target,
         }
+        said = self._said()
+        present = {} if self._process is None and not self._ended else {key: facts[key] for key in ("pid", "restarts")}
+        return facts | said | present | self._state(said)
+
+    def _said(self) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            facts |= json.loads((self._segments / LOADER_STATUS_FILE).read_bytes())
-        return facts
+            return dict(json.loads((self._segments / LOADER_STATUS_FILE).read_bytes()))
+        return {}
+
+    def _is_of_ours(self, said: Mapping[str, Any]) -> bool:
+        return self._process is not None and said.get("pid") == self._process.pid
+
+    def _state(self, said: Mapping[str, Any]) -> dict[str, str]:
+        if self._process is not None and self._process.returncode is None:
+            return {} if self._is_of_ours(said) else {"state": STARTING, "error": self._ended}
+        if not self._ended or self._stopping or (self._is_of_ours(said) and said.get("state") in (STOPPED, FAILED)):
+            return {}
+        return {"state": FAILED, "error": self._ended}
 
     async def stop(self, waiting: int, forced: asyncio.Event, loaded_for_s: float = 0.0) -> None:
         """Let it load what waits (so many sealed segments), or else finish its batch. A second signal (`forced`), or the end

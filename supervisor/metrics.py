@@ -73,12 +73,12 @@ class PictureCollector(Collector):
         )  # fmt: skip
         yield _gauge(
             "rocketcrew_worker_memory_bytes", "resident memory of each worker",
-            [((*group, str(worker.get("index", ""))), worker.get("rss_bytes", 0)) for worker in data["workers"]],
+            _summed(((*group, str(worker.get("index", ""))), worker.get("rss_bytes", 0)) for worker in data["workers"]),
             ("group", "worker"),
         )  # fmt: skip
         yield _gauge(
             "rocketcrew_queue_unfinished_messages", "pulled or popped and not finished, per message queue",
-            [((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in _all_queues(data)],
+            _summed(((*group, q["topic"], q["broker"], str(q["queue_id"])), q["unfinished"]) for q in _all_queues(data)),
             ("group", "topic", "broker", "queue_id"),
         )  # fmt: skip
         yield _latency(data, group)
@@ -87,6 +87,15 @@ class PictureCollector(Collector):
             yield _gauge(f"rocketcrew_{name}", text, of_topics, ("group", "topic"))
         yield from _of_rates(data, group)
         yield from _of_loader(data, group)
+
+
+def _summed(samples: Iterable[tuple[Labels, float]]) -> Iterable[tuple[Labels, float]]:
+    """Each series once, or Prometheus takes nothing of the page: a worker that leaves has the index of its successor, and a
+    queue that goes over to POP has messages that were pulled and some that were popped."""
+    found: dict[Labels, float] = {}
+    for labels, value in samples:
+        found[labels] = found.get(labels, 0) + value
+    return found.items()
 
 
 def _all_queues(data: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -103,8 +112,11 @@ def _of_rocketmq(data: Mapping[str, Any]) -> Iterator[Metric]:
         for key in ("lag", "unfinished", "unfinished_bytes"):
             sums[key] += queue.get(key, 0)
         sums["cached"] += queue["unfinished"]
+    pulled = {queue["topic"] for queue in data["queues"]}
     for key, (name, text) in OF_ROCKETMQ.items():
-        yield _gauge(name, text, [((*who, topic), sums[key]) for topic, sums in topics.items()], labels)
+        # The lag of what is popped only the brokers know: 0 would say that all is done.
+        samples = [((*who, topic), sums[key]) for topic, sums in topics.items() if key != "lag" or topic in pulled]
+        yield _gauge(name, text, samples, labels)
     dead = data["counters"]["dead_letter_messages"]
     yield _counter("rocketmq_send_to_dlq_messages", "messages sent to the dead letters", [(who, dead)], labels[:2])
     times = HistogramMetricFamily("rocketmq_process_time", "ms that calls of the handler took", labels=labels)

@@ -166,8 +166,9 @@ def name_lost_identity(slot: Slot, offsets: Path, known: JournalState) -> None:
         return
     others = kept_by_others(offsets)
     for path in other_slots(slot):
-        if (member := member_of(path)) not in ("", slot.member):
-            others.setdefault(member, path.stat().st_mtime)
+        with contextlib.suppress(PermissionError):  # another user's, which `adopt` names
+            if (member := member_of(path)) not in ("", slot.member):
+                others.setdefault(member, path.stat().st_mtime)
     others = {member: at for member, at in others.items() if not has_client(slot, member)}
     if others:
         last = max(others, key=others.__getitem__)

@@ -28,6 +28,7 @@ from .core import events as ev
 from .core.changes import Merged, merge
 from .core.decisions import Core
 from .core.order import Order, check_same
+from .core.reloading import Reload
 from .core.sizing import ChunkSizer
 from .core.state import OPERATOR
 from .file_watch import Picture, Settled, watch
@@ -190,14 +191,16 @@ class Operator:
     def reload(self) -> dict[str, Any]:
         """Begin to replace all workers by ones with the code and the settings as they are now on disk.
 
-        One that is asked for during another follows it. Raises UsageError for a configuration that is wrong, or has
-        another order: then nothing changes; and for one that is stopping. New code with another order ends in its boot.
-        Raises RocketcrewError when the system refuses the processes that it takes: nothing changes either.
+        One that is asked for during another follows it; `ends` is what the status counts as `reloads_ended` when it is over.
+        Raises UsageError for a configuration that is wrong, or has another order: then nothing changes; and for one that is
+        stopping. New code with another order ends in its boot. Raises RocketcrewError when the system refuses the processes
+        that it takes: nothing changes either.
         """
         check_changes(self._core)
+        ends = self._pool.staffing.reloads_ended + (self._pool.staffing.reload is not Reload.IDLE) + 1
         if self._coming is not None:
             self._again = True
-            return {"reloading": True, "after": "the reload that is under way"}
+            return {"reloading": True, "after": "the reload that is under way", "ends": ends}
         merged = self._read()
         for name in merged.kept:
             log.warning("setting_needs_restart", setting=name)
@@ -219,7 +222,7 @@ class Operator:
         self._pool.staffing.begin_reload(self._generations, self._loop.time())
         self._pool.run_staffing()
         return {"reloading": True, "generation": self._generations, "changed": list(merged.changed),
-                "needs_restart": list(merged.kept)}  # fmt: skip
+                "needs_restart": list(merged.kept), "ends": ends}  # fmt: skip
 
     def _read(self) -> Merged:
         if self._reread is None:
@@ -235,6 +238,7 @@ class Operator:
             self.reload()
         except RocketcrewError as error:
             log.error("reload_refused", error=str(error))
+            self._pool.staffing.refuse_reload(str(error))
             if not self._core.state.stopping and self._coming is None:
                 self._notify.reloading()  # systemd waits for the answer to its HUP
                 self._notify.ready(f"reload refused: {error}")

@@ -28,11 +28,13 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from ..client.background import to_the_end
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
 from ..conf.units import NS_PER_MS
+from ..durable.files import needs_room
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile
@@ -79,7 +81,6 @@ from .slot import (
     forget_socket,
     forget_targets,
     lock_client,
-    needs_room,
     slot_mode,
     take_slot,
     unlock_client,
@@ -332,8 +333,7 @@ class Supervisor:
         if settings.port:
             from .web import Site, WebServer  # brings prometheus_client, which few supervisors need
 
-            health = Health(self.settings.consumer.consume_timeout_min * 60)
-            site = Site(settings, self.picture, self._commands, health, self._loop.time, recent_faults)
+            site = Site(settings, self.picture, self._commands, Health(), self._loop.time, recent_faults)
             self._web = WebServer(settings, site, self._slot.path, self.settings.consumer.group)
             await self._web.start()
             self._to_end.append(self._web.stop)
@@ -390,7 +390,7 @@ class Supervisor:
             state.join(self._pool.hearing.leftovers, self._sealed_unnoted)
         lost = state.forget_pending()
         recovered = state.recovered()
-        self.core.recover(recovered)
+        self.core.recover(recovered, state.sent())
         self.core.state.outcomes.recovered(state, self._settled.offsets, self._settled.unsure)
         self._journal = JournalFile(
             self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20, forgets=self._count_cells_anew
@@ -441,7 +441,8 @@ class Supervisor:
             "recent_failures": self.core.state.recent_failures.picture(now),
             **self._member.picture(),
         }  # fmt: skip
-        facts = worker_facts(self._pool.children.values(), self._pool.running, self._pool.blocked(), now)
+        pool = self._pool
+        facts = worker_facts(pool.children.values(), pool.running, pool.blocked(), pool.hard_limit_s, now)
         return picture(self.core, self.service, facts, extra)
 
     async def stacks(self) -> list[ProcessStack]:
@@ -536,14 +537,17 @@ class Supervisor:
             await self._commit_finished()
             return await self._force()
         loaded_for_s = max(0.0, self._loop.time() - loading_from)
-        killed = await self._pool.stop(WORKER_STOP_MS)
-        self.acted()
-        await self._sealing.end()
-        await self._member.stop()
-        self._stale_locks.forget()
-        await self._loader.stop(self._not_loaded(), self._forced, loaded_for_s)
-        await self._lifecycle.finish(HOOKS_STOP_S)
-        await self._abandon()
+        try:
+            killed = await self._pool.stop(WORKER_STOP_MS)
+            self.acted()
+            await to_the_end(
+                self._sealing.end,
+                self._leave_group,
+                lambda: self._loader.stop(self._not_loaded(), self._forced, loaded_for_s),
+                lambda: self._lifecycle.finish(HOOKS_STOP_S),
+            )
+        finally:
+            await self._abandon()
         self.service = move_service(self.service, ServiceEvent.STOPPED)
         left = self._left = self.core.assigning.leaving.left()  # a reset may have come after the last queue had ended
         summary = self._summary(EXIT_FINE)
@@ -552,6 +556,10 @@ class Supervisor:
             uncommitted=left.uncommitted, resets_not_committed=left.moves_given_up, not_loaded=summary.not_loaded,
         )  # fmt: skip
         return summary
+
+    async def _leave_group(self) -> None:
+        await self._member.stop()
+        self._stale_locks.forget()
 
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
@@ -563,8 +571,10 @@ class Supervisor:
         self.core.handle(ev.Stop(), self._loop.time())
         self.acted()
         await self._commit_finished()
-        await self._member.stop()
-        await self._force()
+        try:
+            await self._member.stop()
+        finally:
+            await self._force()
         raise self._pool.why_none()
 
     async def _commit_finished(self) -> None:
@@ -609,6 +619,7 @@ class Supervisor:
         return 0
 
     async def _abandon(self) -> None:
-        """End what was started, in any state of a start, the newest first."""
-        while self._to_end:
-            await self._to_end.pop()()
+        """End what was started, in any state of a start, the newest first, whatever one of them raises."""
+        ends = self._to_end[::-1]
+        self._to_end.clear()
+        await to_the_end(*ends)

@@ -49,15 +49,17 @@ from ..durable.files import (
     NO_ROOM,
     FileCalls,
     make_folders,
+    read_sealed,
     remove_tree,
     sync_path,
     try_lock,
+    unusable,
     write_atomically,
 )
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
-from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
 from ..workers.cells import CELLS_FILE, CellFile
@@ -178,7 +180,10 @@ def take_slot(
         for number in range(SLOTS_MAX):
             path = home / str(number)
             make_folders(path, mode)
-            fd = try_lock(path / "lock")
+            try:
+                fd = try_lock(path / "lock")
+            except PermissionError:  # another user's, as one run by sudo leaves; `adopt` says so
+                continue
             if fd is None and member and member_of(path) == member:
                 # Another one that starts looks at it for a moment: not in a second slot, where nothing is known of the first.
                 fd = _turn(path / "lock", TURN_PAUSE_S, sleep)
@@ -210,27 +215,6 @@ def take_slot(
     )
 
 
-def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> RocketcrewError:
-    """The error for a data folder in which nothing can be made; `where` another one is to be. A disk that is full is nothing
-    that the caller has done wrong (UsageError): whoever starts supervisors again may do so."""
-    place = f" ({error.filename})" if error.filename else ""  # what writes into an open file does not say which
-    said = f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror or error}{place}"
-    if error.errno in NO_ROOM:
-        return RocketcrewError(f"{said}. Make room on that disk, and start again: what is there is kept")
-    return UsageError(f"{said}. Name a folder that this user may write, {where}")
-
-
-@contextlib.contextmanager
-def needs_room(data_dir: str | Path) -> Generator[None]:
-    """Within this, that the disk of the data folder is full is told as such."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise unusable(data_dir, error) from error
-        raise
-
-
 def slot_mode(master: str) -> int:
     """Executors and servers of a cluster may run as other users and read staged files by path: there the umask decides."""
     return PRIVATE if master.startswith("local") else 0o777
@@ -244,12 +228,20 @@ def adopt(slot: Slot, told: dict[str, str] | None = None) -> tuple[JournalState,
     adopted: list[str] = []
     told = {} if told is None else told
     for path in other_slots(slot):
-        with dead_slot(slot, path) as other:
-            if other is None:
-                continue
-            forget_targets(path)
-            if member_of(path) == slot.member and _adopt_one(slot, other, state, told):
-                adopted.append(path.name)
+        try:
+            with dead_slot(slot, path) as other:
+                if other is None:
+                    continue
+                forget_targets(path)
+                if member_of(path) == slot.member and _adopt_one(slot, other, state, told):
+                    adopted.append(path.name)
+        except OSError as error:  # another user's, most likely: it keeps nobody from starting
+            if error.errno in NO_ROOM:
+                raise
+            refuse(
+                path.name, told, reason=str(error),
+                remedy=f"give {path} and what is in it to the user of this member, and start again",
+            )  # fmt: skip
     before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
     return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
 
@@ -286,18 +278,12 @@ def _known_for_good(slot: Slot) -> JournalState:
 
 
 def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
-    """What its files of facts say is settled, and what the loader has left of such. Damaged ones are the loader's to name."""
-    folder = segments / OUTCOMES_DIR
-    while True:  # a loader may run: what it deletes is in the table, or in the file that it has written before
-        found: list[OffsetSet] = []
-        paths = [folder / name for name in os.listdir(folder) if name.endswith((FACTS_SUFFIX, LEFT_SUFFIX))]
-        try:
-            for path in paths:
-                with contextlib.suppress(ValueError):
-                    found.append(facts_from_bytes(path.read_bytes()).of_kind(SETTLED))
-            return found
-        except FileNotFoundError:
-            continue
+    """What its files of facts say is settled, and what the loader has left of such. Damaged ones are the loader's to name.
+    A loader may run: what it deletes is in the table, or in the file that it has written before."""
+    found = read_sealed(
+        segments / OUTCOMES_DIR, FACTS_SUFFIX, LEFT_SUFFIX, read=lambda path: facts_from_bytes(path.read_bytes())
+    )
+    return [facts.of_kind(SETTLED) for facts in found.values()]
 
 
 def _suits(slot: Slot) -> bool:
@@ -318,7 +304,8 @@ def member_of(path: Path) -> str:
 
 def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str]) -> bool:
     """Take over one dead slot. Its journal goes last, and after ours has been written with what it knew: workers that cannot
-    boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing."""
+    boot, or a kill at any instant, leave one of the two. A repeated take-over changes nothing. Raises OSError, and what its
+    journal knows is not in `state` then."""
     forget_socket(other.path)
     if not other.segments.is_dir() or _is_refused(slot, other, told, starts=True):
         return False
@@ -327,7 +314,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str
         return False
     try:
         _remove_copies(other.segments, remove_tree)
-        state.merge(_known_for_good(other))
+        theirs = _known_for_good(other)
         ledger = known_ledger(other.segments)
         if ledger is not None and known_ledger(slot.segments) is None:
             # Before any segment: one without its ledger is delivered again.
@@ -343,6 +330,7 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
         _take_settled(slot, other)
+        state.merge(theirs)
         known = other.journal.exists()
         if known:
             keep_journal(slot.journal, state)
@@ -513,7 +501,15 @@ def _take_request(slot: Slot) -> None:
     ):
         return  # it was there at the reset
     numbered = sorted(path for path in slot.path.parent.iterdir() if path.name.isdigit())
-    _join_requests(slot.segments, [path / "segments" for path in numbered])
+    _join_requests(slot.segments, [path / "segments" for path in numbered if _shows_request(path / "segments")])
+
+
+def _shows_request(segments: Path) -> bool:
+    """Not those of another user, which `adopt` names."""
+    try:
+        return _bytes_of(segments / EPOCH_FILE) is not None
+    except PermissionError:
+        return False
 
 
 def _join_requests(segments: Path, sources: Iterable[Path]) -> None:

@@ -22,6 +22,7 @@ def staffing_picture(staffing: Staffing) -> dict[str, Any]:
         "generation": staffing.generation,
         "reload": staffing.reload.value,
         "last_reload": staffing.last_reload,
+        "reloads_ended": staffing.reloads_ended,
         "last_boot_error": staffing.last_boot_error,
         "counts": dict(sorted(staffing.counts.items())),
     }
@@ -55,6 +56,7 @@ def picture(
         ],
         "queues": [_pulled(state, q) for q in state.pulled.values()],
         "popped": _popped(state),
+        "popped_topics": core.popped_topics,
         "stats": state.stats.picture(),
         "memory": {
             "slab_bytes": state.slab.size_bytes,

@@ -32,6 +32,7 @@ from urllib.parse import parse_qs, urlsplit
 from ..conf.settings import MetricsSettings
 from ..durable.files import try_lock, write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
+from ..remoting.names import host_and_port
 from .connected import in_tasks
 from .control import Command
 from .health import Health
@@ -39,6 +40,10 @@ from .metrics import MetricsPage
 from .slot import forget_targets, other_targets, targets_file
 
 REQUEST_TIMEOUT_S: Final = 5.0
+ANSWER_TIMEOUT_S: Final = 10.0
+"""For a client to take the answer."""
+CONNECTIONS_MAX: Final = 64
+"""More are closed: each has a descriptor, which workers and brokers need too."""
 HEAD_BYTES_MAX: Final = 8 * 1024
 PORT_MAX: Final = 65_535
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
@@ -171,8 +176,8 @@ def _probe(wrong: str) -> Response:
 
 def targets(host: str, port: int, labels: Mapping[str, str]) -> str:
     """Where the metrics are, as a file of Prometheus's file_sd_configs says it; a wildcard address is this machine."""
-    name = "localhost" if host in _WILDCARDS else f"[{host}]" if ":" in host else host
-    return json.dumps([{"targets": [f"{name}:{port}"], "labels": dict(labels)}]) + "\n"
+    name = "localhost" if host in _WILDCARDS else host
+    return json.dumps([{"targets": [host_and_port(name, port)], "labels": dict(labels)}]) + "\n"
 
 
 def _forget_same_port(port: int, others: Iterable[Path]) -> None:
@@ -254,7 +259,15 @@ def cannot_listen(settings: MetricsSettings, error: OSError) -> RocketcrewError:
 class WebServer:
     """Listens on the first free of `metrics.port_count` ports from `metrics.port` on, and writes that into `targets_file`."""
 
-    def __init__(self, settings: MetricsSettings, site: Site, slot: Path, group: str) -> None:
+    def __init__(
+        self,
+        settings: MetricsSettings,
+        site: Site,
+        slot: Path,
+        group: str,
+        *,
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+    ) -> None:
         """`group` and the slot's number are labels of the target."""
         self._settings = settings
         self._site = site
@@ -262,6 +275,8 @@ class WebServer:
         # Not `group`: of a series with a label of the target's name, Prometheus makes that one `exported_group`.
         self._labels = {"rocketcrew_group": group, "slot": slot.name}
         self._server: asyncio.Server | None = None
+        self._answer_timeout_s = answer_timeout_s
+        self._open = 0
 
     async def start(self) -> None:
         """Raises as `listen`, and OSError when the group's folder cannot be written."""
@@ -282,15 +297,26 @@ class WebServer:
             forget_targets(self._slot)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._open += 1
         try:
-            async with asyncio.timeout(REQUEST_TIMEOUT_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-            try:
-                request = read_request(head)
-            except ValueError:
-                answer, method = _text(400, "this is not HTTP"), ""
-            else:
-                answer, method = await self._site.answer(request), request.method
+            if self._open <= CONNECTIONS_MAX:
+                await self._answer(reader, writer)
+        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass
+        finally:
+            self._open -= 1
+            writer.transport.abort()  # nothing is left to be sent, or nobody takes it
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            head = await reader.readuntil(b"\r\n\r\n")
+        try:
+            request = read_request(head)
+        except ValueError:
+            answer, method = _text(400, "this is not HTTP"), ""
+        else:
+            answer, method = await self._site.answer(request), request.method
+        async with asyncio.timeout(self._answer_timeout_s):
             writer.write(
                 f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}\r\nContent-Type: {answer.content_type}\r\n"
                 f"Content-Length: {len(answer.body)}\r\nConnection: close\r\nCache-Control: no-store\r\n"
@@ -300,8 +326,5 @@ class WebServer:
             )
             if method != "HEAD":
                 writer.write(answer.body)
-            await writer.drain()
-        except (TimeoutError, ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass
-        finally:
             writer.close()
+            await writer.wait_closed()  # until all of it is sent

@@ -80,7 +80,7 @@ PURE_MODULES: dict[str, frozenset[str]] = {
         {"access", "address", "faults", "outgoing", "request_rules", "routes", "selection", "send_result", "validation"}
     ),
     "workers": frozenset({"api", "ddl", "message", "packets", "ranges", "rows"}),
-    "engine": frozenset({"fitting", "options", "planned", "spec", "window"}),
+    "engine": frozenset({"fitting", "options", "planned", "spec"}),
     "spark": frozenset({"costs", "epochs", "errors", "merging", "metastore", "plan", "reconciling", "reports"}),
 }
 """Pure modules of rooms that mostly act."""
@@ -217,6 +217,18 @@ def test_imports_go_down_only(room: str) -> None:
             if there == here and part in parts and other != part and other not in parts[part]:
                 wrong.append(f"{place}: {here}/{part} may not import {there}/{other or target.name}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_commands_do_not_import_each_other() -> None:
+    """What two of them share is a file in cli/: else a change of one command is a change of another."""
+    commands = ROOT / "cli/commands"
+    wrong = [
+        f"{name_of(file)}:{line} imports {name_of(target)}"
+        for file in room_files("cli")
+        for line, target in targets_of(file)
+        if target.parent == commands and target != file
+    ]
+    assert not wrong, f"move what they share into cli/: {wrong}"
 
 
 def test_nothing_imports_in_circles() -> None:

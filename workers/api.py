@@ -261,18 +261,15 @@ class Handler(Generic[P, R]):
         tags: str | None = None,
         body_errors: str = "retry",
         sends: bool = False,
-        soft_time_limit: float | None = None,
-        hard_time_limit: float | None = None,
     ) -> None:
         """As `handler`."""
         _check_function(function)
         if filter is not None and not callable(filter):
             raise UsageError(f"handler: filter={filter!r} cannot be called; give a function that takes one message")
-        soft_s = under_one_name("handler", "soft_time_limit_s", soft_time_limit_s, "soft_time_limit", soft_time_limit)
-        hard_s = under_one_name("handler", "hard_time_limit_s", hard_time_limit_s, "hard_time_limit", hard_time_limit)
         given = {
-            "schema": schema, "batch": batch, "setup": setup, "teardown": teardown, "soft_time_limit_s": soft_s,
-            "hard_time_limit_s": hard_s, "hooks": hooks, "auto_commit": auto_commit, "sends": sends,
+            "schema": schema, "batch": batch, "setup": setup, "teardown": teardown, "hooks": hooks,
+            "soft_time_limit_s": soft_time_limit_s, "hard_time_limit_s": hard_time_limit_s, "auto_commit": auto_commit,
+            "sends": sends,
         }  # fmt: skip
         taken = check("handler", given, _RULES)
         soft_s, hard_s = cast(
@@ -318,16 +315,6 @@ class Handler(Generic[P, R]):
         return self.order in ("queue", "key")
 
     @property
-    def soft_time_limit(self) -> float | None:
-        """The older name of `soft_time_limit_s`."""
-        return self.soft_time_limit_s
-
-    @property
-    def hard_time_limit(self) -> float | None:
-        """The older name of `hard_time_limit_s`."""
-        return self.hard_time_limit_s
-
-    @property
     def name(self) -> str:
         """`module:qualified.name` of the function, for messages and logs."""
         module = getattr(self.function, "__module__", None) or "?"
@@ -362,8 +349,6 @@ def handler(
     tags: str | None = None,
     body_errors: str = "retry",
     sends: bool = False,
-    soft_time_limit: float | None = None,
-    hard_time_limit: float | None = None,
 ) -> Callable[[Callable[P, R]], Handler[P, R]]: ...
 def handler(
     function: Callable[..., Any] | None = None,
@@ -384,8 +369,6 @@ def handler(
     tags: str | None = None,
     body_errors: str = "retry",
     sends: bool = False,
-    soft_time_limit: float | None = None,
-    hard_time_limit: float | None = None,
 ) -> Handler | Callable[[Callable[..., Any]], Handler]:
     """Decorate a handler, bare or with arguments.
 
@@ -396,9 +379,9 @@ def handler(
     setup, teardown: called without arguments once per worker, before the first and after the last message (a set-up that
     raises is a failed start).
     soft_time_limit_s, hard_time_limit_s: seconds that one call (one message, or one batch) may take, 0 = no limit; None =
-    `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Their older names are without _s. Over the soft
-    one SoftTimeLimitExceeded is raised in the handler, over the hard one the worker is killed and replaced; both are one
-    failed attempt. Raises UsageError for a negative limit, or a soft one that is not below the hard one.
+    `workers.soft_time_limit_ms` and `workers.hard_time_limit_ms`. Over the soft one SoftTimeLimitExceeded is raised in the
+    handler, over the hard one the worker is killed and replaced; both are one failed attempt. Raises UsageError for a
+    negative limit, or a soft one that is not below the hard one.
     hooks: each has hook_name(), consume_message_before(context) and consume_message_after(context), see consume_hooks.py;
     they are called around every call of the handler.
     order: "queue" = one message of a message queue at a time, in order, in one worker; "key" = messages with equal keys in
@@ -415,7 +398,6 @@ def handler(
             target, schema=schema, batch=batch, filter=filter, setup=setup, teardown=teardown,
             soft_time_limit_s=soft_time_limit_s, hard_time_limit_s=hard_time_limit_s, hooks=hooks, order=order, key=key,
             auto_commit=auto_commit, topic=topic, tags=tags, body_errors=body_errors, sends=sends,
-            soft_time_limit=soft_time_limit, hard_time_limit=hard_time_limit,
         )  # fmt: skip
 
     return decorate if function is None else decorate(function)
@@ -433,16 +415,6 @@ def _checked_delay_level(what: str, level: int) -> int:
 def _check_reason(what: str, reason: str) -> None:
     if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
         refuse(what, "reason", reason, "a str")
-
-
-T = TypeVar("T")
-
-
-def under_one_name(what: str, name: str, value: T | None, older: str, alias: T | None) -> T | None:
-    """What an argument is given as, under its name or its older one; None = under neither. Raises UsageError for both."""
-    if value is not None and alias is not None:
-        raise UsageError(f"{what}: {name}={value!r} and {older}={alias!r} are the same argument: give {name}")
-    return alias if value is None else value
 
 
 def _check_function(function: object) -> None:

@@ -34,7 +34,7 @@ class WorkerBounds:
     seal_idle_ms: int = 1_000
     """A segment is sealed when no row was added for this long, and at three times this age."""
     soft_time_limit_ms: int = 0
-    hard_time_limit_ms: int = 0
+    hard_time_limit_ms: int = 15 * MINUTE_MS
     """Of one handler call, 0 = none; a handler's own limits go before these."""
 
 

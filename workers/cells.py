@@ -48,6 +48,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Final, NamedTuple
 
+from ..durable.files import boot_id
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .packets import QueueInfo
@@ -63,7 +64,6 @@ STOPPING: Final = 1
 COUNTS_FROM: Final = 2
 BOOT: Final = 3
 """In the header."""
-BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 STATE: Final = 0
 CHUNK_ID: Final = 1
@@ -148,22 +148,19 @@ def give_place(fd: int, offset: int, size_bytes: int) -> None:
             raise
 
 
-def boot_id() -> int:
-    """Which start of the machine this is; 0 where the system does not say."""
-    try:
-        return int(BOOT_ID.read_text().replace("-", "")[:15], 16)
-    except (OSError, ValueError):
-        return 0
+def boot_number() -> int:
+    """Which start of the machine this is, in one word; 0 where the system does not say."""
+    return int(boot_id().replace("-", "")[:15] or "0", 16)
 
 
 class CellFile:
     """The supervisor's side: makes the file and reads cells."""
 
     def __init__(
-        self, path: Path, slots: int, place: Place = give_place, boot: Callable[[], int] = boot_id
+        self, path: Path, slots: int, place: Place = give_place, boot: Callable[[], int] = boot_number
     ) -> None:  # fmt: skip
         """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1; `place` as give_place,
-        `boot` as boot_id.
+        `boot` as boot_number.
 
         Raises OSError, with the path, where the disk has no room for it.
         """

@@ -17,7 +17,7 @@ import numbers
 import sys
 import uuid
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sized, ValuesView
+from collections.abc import Callable, Generator, Iterable, Sized, ValuesView
 from typing import Any, Final, cast
 
 import pyarrow
@@ -80,7 +80,7 @@ def holds_all(rows: object) -> bool:
     return rows.__class__ in _HOLD_ALL
 
 
-def to_the_end(rows: Iterable[Any]) -> Iterator[Any]:
+def to_the_end(rows: Iterable[Any]) -> Generator[Any, None, None]:
     """What is iterated, one by one. What a generator returns at its end is no row: an exception is raised, as it is when a
     plain function returns it. Where no row can be in it, it is left out: a count, several in a tuple, something empty. Raises
     RowError for anything else, which nobody would ever see."""

@@ -81,7 +81,7 @@ class Outbox:
         return self._thread
 
     async def _create(self) -> Producer:
-        producer = Producer.create(self._access)
+        producer = Producer(self._access)
         producer.start()
         return producer
 

@@ -223,8 +223,8 @@ class RowBuffer(Generic[Owner]):
                 return None
             columns = self._columns
         if columns is None:
-            check_ran(given)
-            raise RowError(_NO_COLUMNS if _looks_like_rows(given) else _unusable(given))
+            _check_no_rows(given)
+            return None
         values, parts = _collect(columns, given)
         count = len(values) + sum([part.num_rows for part in parts])
         if not count:
@@ -392,6 +392,20 @@ def _looks_like_rows(result: object) -> bool:
 
 def _is_row(result: object) -> bool:
     return isinstance(result, dict) or (dataclasses.is_dataclass(result) and not isinstance(result, type))
+
+
+def _check_no_rows(result: object) -> None:
+    """For a handler without columns: what is iterated runs to its end, as it may only send. Raises RowError at its first
+    row."""
+    check_ran(result)
+    if isinstance(result, TABLES) or _is_row(result):
+        raise RowError(_NO_COLUMNS)
+    if not _looks_like_rows(result):
+        raise RowError(_unusable(result))
+    for row in to_the_end(cast("Iterable[Any]", result)):
+        if type(row).__name__ == "Send":
+            raise RowError(UNDECLARED)
+        raise RowError(_NO_COLUMNS) if isinstance(row, TABLES) or _is_row(row) else NoRowError(row)
 
 
 def _unusable(result: object) -> str:

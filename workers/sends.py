@@ -15,6 +15,7 @@ fails its message.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -302,16 +303,18 @@ def parted(result: object, *, rows: bool = True) -> tuple[object, list[Send]]:
 
 def _run_to_the_end(result: Iterable[object], *, rows: bool) -> list[object]:
     """What a generator has yielded: where nobody wants its rows, the Sends alone, as they may be many. Raises RowError for
-    what is neither a row nor a Send: nothing is sent of a message that fails by it."""
-    if rows:
-        return listed(map(_row_or_send, to_the_end(result)))
-    sends: list[object] = []
-    for each in to_the_end(result):
-        if isinstance(each, Send):
-            sends.append(each)
-        else:
-            run_out(each, 1)
-    return sends
+    what is neither a row nor a Send: nothing is sent of a message that fails by it, and its generator is closed before
+    another message's runs."""
+    with contextlib.closing(to_the_end(result)) as given:
+        if rows:
+            return listed(map(_row_or_send, given))
+        sends: list[object] = []
+        for each in given:
+            if isinstance(each, Send):
+                sends.append(each)
+            else:
+                run_out(each, 1)
+        return sends
 
 
 def _row_or_send(each: object) -> object:

@@ -72,13 +72,12 @@ def examine_as_set(target: str, settings: Settings, check: Callable[[], None] = 
     )
 
 
-def examine_rows(
-    target: str, timeout_ms: int, *, schema: str, table: TableSpec, columns_file: Path,
-    check: Callable[[], None] = lambda: None,
-) -> Examined:  # fmt: skip
+def examine_rows(target: str, timeout_ms: int, *, schema: str, table: TableSpec, columns_file: Path) -> Examined:
     """As `examine`, and whether the rows go into `table`; `schema` is results.schema, `columns_file` where inferred columns
     are kept."""
-    return _examined(target, timeout_ms, check, [], {"schema": schema, "file": str(columns_file), **table._asdict()})
+    return _examined(
+        target, timeout_ms, lambda: None, [], {"schema": schema, "file": str(columns_file), **table._asdict()}
+    )
 
 
 def _examined(

@@ -27,6 +27,7 @@ from ...client.outgoing import OutgoingMessage
 from ...client.producer import Producer
 from ...conf.segment_format import LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings
+from ...conf.sources import without_settings
 from ...remoting.admin_bodies import TopicConfig
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
@@ -77,19 +78,16 @@ class Ground:
         self.next_number = 0
         self.feeding_over = asyncio.Event()
         self._more = more
+        self._env = without_settings(os.environ)  # a variable would override the file that they get
         self._starts = 0
         self._special = SPECIAL
         self._trace = TraceReader(folder / TRACE)
         self._ports = free_ports(2)
         if embedded:
-            cluster = dataclasses.replace(
-                settings.cluster,
-                name_servers=(f"127.0.0.1:{self._ports[0]}",),
-                namesrv_domain="",
-                namespace="",
-                namespace_v2="",
-                vip_channel_enabled=False,
-            )
+            from ..embedded import on_own_broker  # a configured cluster needs none of it
+
+            settings = on_own_broker(settings, (f"127.0.0.1:{self._ports[0]}",), None)
+            cluster = dataclasses.replace(settings.cluster, namespace="", namespace_v2="")
             settings = dataclasses.replace(settings, cluster=cluster)
         self._settings = settings
         self.embedded = embedded
@@ -107,7 +105,7 @@ class Ground:
         self._operations = Operations(self._cluster)
         self._admin = Admin(self._cluster)
         await self._admin.create_topic_everywhere(TopicConfig(self.topic, QUEUES, QUEUES))
-        self._producer = Producer.create(access, "rocketcrew-chaos", send_timeout_ms=SEND_TIMEOUT_MS, retries=0)
+        self._producer = Producer(access, "rocketcrew-chaos", send_timeout_ms=SEND_TIMEOUT_MS, retries=0)
         self._producer.start()
         await self.start_supervisor()
 
@@ -116,7 +114,9 @@ class Ground:
         name_server_port, port = self._ports
         words = ["broker", "--json", "--name-server-port", str(name_server_port), "--port", str(port)]
         words += ["--dir", str(self.folder / "broker"), "--delay-levels", DELAY_LEVELS, "--host", "127.0.0.1"]
-        self.broker = Child("broker", words, log=self.folder / "broker.log", cwd=self.folder, announces=True)
+        self.broker = Child(
+            "broker", words, log=self.folder / "broker.log", cwd=self.folder, announces=True, env=self._env
+        )
         await asyncio.to_thread(self.broker.announcement, START_S)
 
     async def start_supervisor(self) -> None:
@@ -139,7 +139,7 @@ class Ground:
         for key, value in {**self._usual(), **self._more}.items():
             words += ["--set", f"{key}={value}"]
         self.supervisor = Child(
-            "supervisor", words, log=self.folder / f"supervisor-{self._starts}.log", cwd=self.folder
+            "supervisor", words, log=self.folder / f"supervisor-{self._starts}.log", cwd=self.folder, env=self._env
         )
         await self.until(self._answers, START_S, "the supervisor to start")
 

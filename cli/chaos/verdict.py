@@ -16,7 +16,7 @@ from ...remoting.names import RETRY_PREFIX
 
 
 class Line(NamedTuple):
-    """One step of one handler call (chaos_handler.py)."""
+    """One step of one handler call (handler.py)."""
 
     what: str
     pid: int

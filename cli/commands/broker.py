@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import time
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from ...client.access import Access
 from ...conf.importing import uncollected, without_looks
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..changing import changes, would
+from ..json_text import json_text
 from ..options import with_settings
 from ..tables import counted
 
@@ -72,7 +73,7 @@ def broker(settings: Settings, as_json: bool) -> None:
       rocketcrew broker convert --dir /tmp/b
     """
     if click.get_current_context().invoked_subcommand is not None:
-        return
+        return _refuse_options(click.get_current_context())
     with uncollected(), without_looks():
         from ...broker.config import BrokerConfig
         from ...broker.server import run
@@ -82,11 +83,21 @@ def broker(settings: Settings, as_json: bool) -> None:
     def ready(name_server: str, address: str) -> None:
         if as_json:
             found = {"name_server": name_server, "broker": address, "dir": config.dir, "pid": os.getpid()}
-            click.echo(json.dumps(found))
+            click.echo(json_text(found))
         else:
             click.echo(f"name server {name_server}, broker {address}, data in {config.dir}; Ctrl-C stops it")
 
     raise click.exceptions.Exit(run(config, ready, _access(settings)))
+
+
+def _refuse_options(context: click.Context) -> None:
+    """A subcommand reads its own options only: what is written before it would be ignored, and another store be taken."""
+    for parameter in context.command.params:
+        if context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE:
+            option, sub = max(parameter.opts, key=len), context.invoked_subcommand
+            raise UsageError(
+                f"{option} before {sub} is of a broker that runs: write it behind, as `rocketcrew broker {sub} {option} ...`"
+            )
 
 
 def _access(settings: Settings) -> Access | None:
@@ -126,7 +137,7 @@ def check_store(settings: Settings, as_json: bool) -> None:
     finally:
         storage.abandon()
     if as_json:
-        click.echo(json.dumps({"fine": report.is_fine, **dataclasses.asdict(report)}))
+        click.echo(json_text({"fine": report.is_fine, **dataclasses.asdict(report)}))
     else:
         click.echo("\n".join(report.lines()))
     raise click.exceptions.Exit(0 if report.is_fine else 1)
@@ -164,7 +175,7 @@ def convert_store(settings: Settings, dry_run: bool, as_json: bool) -> None:
     done = convert(folder, config, time.time_ns() // 1_000_000)
     if as_json:
         click.echo(
-            json.dumps({"records": done.records, "segments": done.segments, "before": done.before and str(done.before)})
+            json_text({"records": done.records, "segments": done.segments, "before": done.before and str(done.before)})
         )
         return
     if done.before is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -27,7 +26,8 @@ from ..chaos.faults import FAULTS, endure
 from ..chaos.ground import Ground
 from ..chaos.verdict import FaultRecord, Verdict, judge
 from ..children import ChildError
-from ..options import with_settings
+from ..json_text import json_text
+from ..options import Seconds, with_settings
 from ..tables import lines
 
 NO_PROGRESS_MAX_S: Final = 60.0
@@ -47,7 +47,7 @@ def _list_faults(context: click.Context, _parameter: click.Parameter, value: boo
               help="A fault; may be repeated. Otherwise all that need no Spark, in random order.")  # fmt: skip
 @click.option("--list", "list_them", is_flag=True, is_eager=True, expose_value=False, callback=_list_faults,
               help="Print the names of all faults with what they do, and end.")  # fmt: skip
-@click.option("--seconds", type=click.FloatRange(min=1), default=30.0, show_default=True,
+@click.option("--seconds", type=Seconds(min=1), default=30.0, show_default=True,
               help="How long faults are done; each chosen one is done at least once, however long that takes.")  # fmt: skip
 @click.option("--messages", type=click.IntRange(min=1), default=10_000, show_default=True,
               help="Messages sent evenly over those seconds; when faults take longer, more at the same pace.")  # fmt: skip
@@ -102,7 +102,7 @@ def chaos(
 
     verdict = asyncio.run(_run(make, chosen, seconds, messages, random.Random(seed)))
     if as_json:
-        click.echo(json.dumps({**verdict.as_dict(), "seed": seed, "order": order, "topic": name, "folder": str(place)}))
+        click.echo(json_text({**verdict.as_dict(), "seed": seed, "order": order, "topic": name, "folder": str(place)}))
     else:
         for line in lines([asdict(fault) for fault in verdict.faults]):
             click.echo(line)

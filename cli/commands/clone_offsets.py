@@ -13,10 +13,9 @@ from ...remoting.errors import UsageError
 from ...remoting.names import RETRY_PREFIX
 from ..asking import broadcasts, connections_of
 from ..changing import changes
-from ..moving import carry_out, committed_offsets
+from ..moving import Move, carry_out, committed_offsets
 from ..options import with_settings
 from ..stagings import topics_in_keys
-from .reset import Move
 
 
 @click.command("clone-offsets")
@@ -56,7 +55,7 @@ def clone_offsets(
             )
         consumed = {mq.topic for mq in stats.offset_table if not mq.topic.startswith(RETRY_PREFIX)}
         operations, moves = Operations(cluster), list[Move]()
-        for topic in sorted(map(access.wrap, topics)) or sorted(consumed):
+        for topic in sorted(set(map(access.wrap, topics))) or sorted(consumed):
             queues = await cluster.queues_to_read(topic, refresh=True)
             news = await committed_offsets(operations, group, queues)
             olds = await committed_offsets(operations, access.wrap(target), queues)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Final
 
@@ -10,6 +9,7 @@ import click
 
 from ...conf.settings import Settings, require
 from ..changing import changes, would
+from ..json_text import json_text
 from ..options import table_place, with_settings
 from ..tables import counted
 
@@ -52,4 +52,4 @@ def compact(settings: Settings, dry_run: bool, as_json: bool) -> None:
         )
         return
     done = rewrite(table, file_bytes)
-    click.echo(json.dumps(asdict(done)) if as_json else f"{counted(done.files_before, 'file')}, now {done.files_after}")
+    click.echo(json_text(asdict(done)) if as_json else f"{counted(done.files_before, 'file')}, now {done.files_after}")

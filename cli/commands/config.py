@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ...conf.schema import SCHEMA
 from ...conf.settings import Settings, value_of
 from ...conf.sources import KNOWN, ConfigError, defaults_text, show_setting, without_secrets
+from ...remoting.arguments import close_names
 from ...remoting.errors import UsageError
 from ...supervisor.member.access import check_files
 from ..exit_codes import exit_code
+from ..json_text import json_text
 from ..options import Sources, with_sources
 
 
@@ -52,10 +52,10 @@ def check(sources: Sources, handler: str | None, as_json: bool) -> None:
     except UsageError as error:
         if not as_json:
             raise
-        click.echo(json.dumps({"ok": False, "problems": _problems(error)}, ensure_ascii=False))
+        click.echo(json_text({"ok": False, "problems": _problems(error)}))
         raise click.exceptions.Exit(exit_code(error)) from None
     if as_json:
-        click.echo(json.dumps({"ok": True, "problems": []} | ({"columns": columns} if handler else {})))
+        click.echo(json_text({"ok": True, "problems": ()} | ({"columns": columns} if handler else {})))
         return
     click.echo(f"the configuration is fine: {_summary(settings)}")
     if handler:
@@ -127,7 +127,7 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
             value = value_of(settings, name)
             entry = {"value": without_secrets(name, value), "origin": settings.origin[name]}
             tree.setdefault(section, {})[key] = entry
-        click.echo(json.dumps(tree, indent=2, ensure_ascii=False))
+        click.echo(json_text(tree, indent=2))
         return
     lines = [(f"{name} = {show_setting(name, value_of(settings, name))}", settings.origin[name]) for name in chosen]
     width = min(max((len(line) for line, _ in lines), default=0), 64)
@@ -138,5 +138,6 @@ def show_settings(sources: Sources, names: tuple[str, ...], as_json: bool, chang
 def _chosen(names: tuple[str, ...]) -> list[str]:
     for name in names:
         if name not in SCHEMA and name not in KNOWN:
-            raise UsageError(f"there is no section and no setting {name!r}; sections are {', '.join(SCHEMA)}")
+            meant = close_names(name, KNOWN if "." in name else SCHEMA) or f"; sections are {', '.join(SCHEMA)}"
+            raise UsageError(f"there is no section and no setting {name!r}{meant}")
     return [known for known in KNOWN if not names or known in names or known.partition(".")[0] in names]

@@ -11,13 +11,15 @@ Everything it starts is its child, and everything it writes is in one folder tha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import shutil
 import signal
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -29,10 +31,13 @@ from ...client.access import Access
 from ...client.outgoing import OutgoingMessage
 from ...client.sync import SyncProducer
 from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
+from ...conf.sources import ENV_PREFIX
+from ...durable.files import try_lock
 from ...remoting.errors import RocketcrewError, UsageError
 from ...spark.needs import installed_version
 from ...supervisor.control import ask
 from ..children import Child
+from ..json_text import json_text
 from ..tables import lines
 from ..watch import Watch
 
@@ -51,6 +56,8 @@ PACKAGES_SQL = """
 SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most
 FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10
 """
+_OF_CLUSTERS = tuple(f"{ENV_PREFIX}{section}_" for section in ("CLUSTER", "SECURITY", "BROKER"))
+"""Variables that say how to reach another cluster than the demo's own."""
 LIGHT_JVM = 'spark.conf={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}'
 """For some thousand rows Java's start is most of the work: its light compiler halves it."""
 START_TIMEOUT_S = 60.0
@@ -117,17 +124,18 @@ def demo(folder: Path, files: int | None, as_json: bool) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     sources = sample(standard_library(), files)
     found = means()
-    run = DemoRun(_clean_folder(folder.resolve()), found)
-    try:
-        click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
-        figures = run.process(sources)
-        run.stop()
-        figures |= run.answer(figures)
-    finally:
-        run.stop()
+    with clean_folder(folder.resolve()) as place:
+        run = DemoRun(place, found)
+        try:
+            click.echo(f"sending {len(sources)} files of Python {sys.version.split()[0]}'s standard library", err=True)
+            figures = run.process(sources)
+            run.stop()
+            figures |= run.answer(figures)
+        finally:
+            run.stop()
     figures["seconds"] = round(time.monotonic() - started, 1)
     if as_json:
-        click.echo(json.dumps(figures))
+        click.echo(json_text(figures))
     if figures["files_sent"] != figures["done"] + figures["dead_lettered"]:
         raise RocketcrewError(f"{figures['files_sent']} files were sent, but done + dead-lettered is another number")
 
@@ -156,15 +164,25 @@ def sample(sources: list[tuple[str, Path]], count: int | None) -> list[tuple[str
     return [source for index, source in enumerate(sources) if index in chosen or ".bad" in source[0]]
 
 
-def _clean_folder(folder: Path) -> Path:
-    """An empty folder; only one that a demo made is emptied."""
+@contextlib.contextmanager
+def clean_folder(folder: Path) -> Generator[Path]:
+    """An empty folder, which no other demo empties before the end of the block; only one that a demo made is emptied."""
     mark = folder / "made-by-rocketcrew-demo"
     if folder.exists() and any(folder.iterdir()) and not mark.exists():
         raise UsageError(f"--dir {folder} is not empty and not of a demo: name another folder")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    mark.touch()
-    return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = try_lock(mark)
+    if lock is None:
+        raise UsageError(f"another demo runs in --dir {folder}: name another folder, or wait for its end")
+    try:
+        for left in set(folder.iterdir()) - {mark}:
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
+        yield folder
+    finally:
+        os.close(lock)
 
 
 class DemoRun:
@@ -243,7 +261,8 @@ class DemoRun:
         out: Path | None = None,
         announces: bool = False,
     ) -> Child:
-        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out, announces=announces)
+        env = {key: value for key, value in os.environ.items() if not key.startswith(_OF_CLUSTERS)}
+        child = Child(name, arguments, log=self._folder / f"{name}.log", cwd=cwd, out=out, announces=announces, env=env)
         self._children.append(child)
         return child
 

@@ -10,8 +10,8 @@ import click
 
 from ...conf.settings import Settings
 from ..options import DEV_GROUP, reread_settings, with_settings
+from ..running import run_here
 from ..surroundings import import_from_here, surroundings
-from .run import run_here
 
 TOPIC: Final = "dev"
 PAGE_PORT: Final = 8080
@@ -39,8 +39,8 @@ def dev(settings: Settings, handler: str, as_json: bool) -> None:
     """Try HANDLER out: an embedded broker, `run --reload` and the status page in one. Ctrl-C ends all of it.
 
     The broker's messages and the group's offsets are kept below the current folder (.rocketcrew). Name servers that are
-    configured are not used: what is tried out consumes nothing of a cluster. Without a configuration the topic and the group
-    are called dev, and messages sent before the first start are consumed too.
+    configured are not used, nor TLS and the account for them: what is tried out consumes nothing of a cluster. Without a
+    configuration the topic and the group are called dev, and messages sent before the first start are consumed too.
 
     \b
     Examples:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import os
 import time
 from collections import Counter
@@ -23,17 +22,17 @@ from ...client.operations import Operations
 from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
-from ...durable.files import try_lock
+from ...durable.files import try_lock, unusable
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError, UsageError
+from ...remoting.errors import BrokerError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...source.reading import TOOLS_GROUP
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
-from ..changing import agrees, changes, would
-from ..exit_codes import exit_code
+from ..changing import agrees, changes, so_far, would
+from ..json_text import json_text
 from ..letters import (
     DELTA,
     HANDLED,
@@ -43,20 +42,19 @@ from ..letters import (
     REPLAYED,
     Letter,
     Notes,
-    StoppedError,
     Wanted,
     groups,
     per_second,
     whole,
 )  # fmt: skip
 from ..messages import BODY_FORMATS, messages, nothing_until, text_of, when
-from ..options import Dependent, with_settings
+from ..options import Dependent, parse_time, with_settings
 from ..program_lines import own_stdout
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines, seen
 from ..unfinished import UNFINISHED_FILE, Course, command_of
-from ..wording import in_words, is_refusal, no_such_group, unknown_topic
+from ..wording import is_refusal, no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"
@@ -195,8 +193,6 @@ class Desk:
         if dry_run:
             yield
             return
-        from ...supervisor.slot import unusable  # with pyarrow, which takes its time
-
         try:
             self.notes.path.parent.mkdir(parents=True, exist_ok=True)
             lock = try_lock(self.notes.path.with_suffix(".lock"))
@@ -216,8 +212,6 @@ def picks(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(settings: Settings, /, **arguments: Any) -> None:
-        from ...engine.window import parse_time
-
         now_ms = time.time_ns() // 1_000_000
         since, until = arguments.pop("since"), arguments.pop("until")
         wanted = Wanted(
@@ -267,7 +261,7 @@ def ls(desk: Desk, wanted: Wanted, limit: int, as_json: bool) -> None:
     found = desk.letters(wanted, limit)
     if as_json:
         for letter in found:
-            click.echo(json.dumps(letter.facts("none"), ensure_ascii=False))
+            click.echo(json_text(letter.facts("none")))
         return
     rows = [letter.row() | {"DONE": letter.done} for letter in found]
     click.echo("\n".join(lines(rows, WIDEST)) or "no dead letters")
@@ -290,7 +284,7 @@ def show(desk: Desk, wanted: Wanted, how: str, as_json: bool) -> None:
         raise UsageError("say which letters: by name, or by --error, --line, --topic, --key or --since")
     for number, letter in enumerate(desk.letters(wanted)):
         facts = letter.facts(how)
-        text = json.dumps(facts, ensure_ascii=False) if as_json else seen(text_of(facts))
+        text = json_text(facts) if as_json else seen(text_of(facts))
         click.echo(("\n" if number and not as_json else "") + text)
 
 
@@ -312,7 +306,9 @@ def group(desk: Desk, wanted: Wanted, by: str, as_json: bool) -> None:
     """
     found = groups(desk.letters(wanted), by)
     click.echo(
-        json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines(found, WIDEST)) or "no dead letters"
+        json_text([{name.lower(): value for name, value in row.items()} for row in found])
+        if as_json
+        else "\n".join(lines(found, WIDEST)) or "no dead letters"
     )
 
 
@@ -395,12 +391,12 @@ def replay(
             code = local.through(found)
             course.end()
             click.get_current_context().exit(_all_found(course) or code)
-        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed", rest):
+        with so_far(lambda: f"{desk.replayed} of {counted(len(found), 'letter')} were replayed{rest}"):
             count = ask_cluster(desk.access, lambda cluster: desk.replay(cluster, found, rate))
             course.end()
             members = ask_cluster(desk.access, desk.members)
     if as_json:
-        click.echo(json.dumps({"group": desk.group, "replayed": count, "members": members}))
+        click.echo(json_text({"group": desk.group, "replayed": count, "members": members}))
     else:
         click.echo(f"{counted(count, 'letter')} replayed{desk.waits(members)}")
     click.get_current_context().exit(_all_found(course))
@@ -437,38 +433,13 @@ def goes_on_with(wanted: Wanted) -> str:
     return f"; the same command with {' '.join(times)} goes on" if times else GOES_ON
 
 
-class UnfinishedError(RocketcrewError):
-    """Some letters were done, and then came an error: `exit_code` is that one's."""
-
-    def __init__(self, text: str, exit_code: int) -> None:
-        super().__init__(text, exit_code)
-        self.text = text
-        self.exit_code = exit_code
-
-    def __str__(self) -> str:
-        return self.text
-
-
-@contextlib.contextmanager
-def so_far(said: Callable[[], str], rest: str = GOES_ON) -> Generator[None]:
-    """Report what was done, as `said`, and how it goes on, before an error or Ctrl-C ended it. Raises UnfinishedError with
-    both texts, and Abort for Ctrl-C."""
-    try:
-        yield
-    except RocketcrewError as error:
-        raise UnfinishedError(f"{said()}{rest}: {in_words(error)}", exit_code(error)) from error
-    except (KeyboardInterrupt, StoppedError):
-        click.echo(f"{said()}{rest}", err=True)
-        raise click.Abort from None
-
-
 class Local:
     """Letters through a handler in this process, and from there to the group."""
 
     def __init__(
         self, desk: Desk, handler: str, rate: float, rest: str, *, debug: bool, handled: bool, as_json: bool
     ) -> None:  # fmt: skip
-        """`rate`: letters a second to the group at most; `rest`: as of `so_far`. Raises UsageError and HandlerLoadError
+        """`rate`: letters a second to the group at most; `rest`: how it goes on. Raises UsageError and HandlerLoadError
         for the handler."""
         from ...supervisor.wiring import with_topics
         from ...workers.trial_import import examine
@@ -489,12 +460,12 @@ class Local:
         """All of them, each with a line; the exit code, 1 when one failed. Raises RocketcrewError for one that the group's
         broker refuses, and Abort for Ctrl-C: what was done until then is noted and reported."""
         self._of = len(letters)
-        with so_far(self._summary, self._rest), own_stdout(as_json=self._as_json) as answers:
+        with so_far(lambda: self._summary() + self._rest), own_stdout(as_json=self._as_json) as answers:
             self._each(letters, answers)
             members = ask_cluster(self._desk.access, self._desk.members) if self._counts[REPLAYED] else 1
         if self._as_json:
             counts = {name: self._counts[name] for name in (self._done, "failed")}
-            click.echo(json.dumps({"group": self._desk.group, **counts}))
+            click.echo(json_text({"group": self._desk.group, **counts}))
         else:
             click.echo(f"{self._summary()}{self._desk.waits(members)}")
         return EXIT_FAILURE if self._counts["failed"] else EXIT_FINE
@@ -517,7 +488,7 @@ class Local:
                 time.sleep(max(0.0, began + self._counts[REPLAYED] / self._rate - time.monotonic()))
                 self._finish(one.letter)
             self._counts["failed" if result.error else self._done] += 1
-            line = json.dumps(result.facts(), ensure_ascii=False, default=str) if self._as_json else seen(result.text())
+            line = json_text(result.facts()) if self._as_json else seen(result.text())
             click.echo(line, file=answers)
 
     def _finish(self, letter: Letter) -> None:
@@ -583,14 +554,14 @@ def export(
 
         write(table_of(found, with_body=how != "none"), output, kind)
     else:
-        text = "".join(json.dumps(letter.facts(how), ensure_ascii=False) + "\n" for letter in found)
+        text = "".join(json_text(letter.facts(how)) + "\n" for letter in found)
         if out == "-":
             click.echo(text, nl=False)
             return
         with whole(output) as half:
-            half.write_text(text)
+            half.write_text(text, encoding="utf-8")
     answer = {"group": desk.group, "exported": len(found), "file": out}
-    click.echo(json.dumps(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
+    click.echo(json_text(answer) if as_json else f"{counted(len(found), 'letter')} written to {output}")
 
 
 @dlq.command()
@@ -615,25 +586,24 @@ def purge(desk: Desk, wanted: Wanted, dry_run: bool, yes: bool, as_json: bool) -
         if not _goes_on(found, "purge", desk.group, dry_run=dry_run, yes=yes, as_json=as_json):
             return
         purged = 0
-        with so_far(lambda: f"{purged} of {counted(len(found), 'letter')} were purged"):
+        with so_far(lambda: f"{purged} of {counted(len(found), 'letter')} were purged{GOES_ON}"):
             for letter in found:
                 desk.notes.add(letter, PURGED)
                 purged += 1
     click.echo(
-        json.dumps({"group": desk.group, "purged": len(found)})
-        if as_json
-        else f"{counted(len(found), 'letter')} purged"
+        json_text({"group": desk.group, "purged": len(found)}) if as_json else f"{counted(len(found), 'letter')} purged"
     )
 
 
 def _goes_on(
     found: list[Letter], what: str, name: str, *, dry_run: bool, yes: bool, as_json: bool, again: str = ""
 ) -> bool:
-    """Show what is meant, and ask; only somebody at a terminal is asked. With `dry_run` False always."""
+    """Show what is meant, and ask; only somebody at a terminal is asked, and not about nothing. With `dry_run` False
+    always."""
     if dry_run:
         answer = {"group": name, "would": what, "letters": [letter.place for letter in found]}
         text = "\n".join(lines([letter.row() for letter in found], WIDEST))
-        click.echo(json.dumps(answer) if as_json else text)
+        click.echo(json_text(answer) if as_json else text)
         click.echo(f"{counted(len(found), 'letter')}; nothing was done", err=True)
         return False
-    return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes)
+    return agrees(f"{what} {counted(len(found), 'dead letter')} of group {name}{again}?", yes=yes or not found)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-
 import click
 
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
-from ..checkups import Finding, Level, findings, worst
+from ..checkups import Level, findings, summary, worst
+from ..json_text import json_text
 from ..options import with_settings
 from ..surroundings import surroundings
 from ..tables import seen
@@ -29,10 +27,11 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, engi
     to do.
 
     Name servers, routes, permissions of topics, retry topic and dead letters, the group's members (client ids, subscriptions,
-    queues), versions and clocks of brokers; the handler and its columns against the table; Spark and Java, Sentry's SDK,
-    disk, metrics port, open files, memory. Without HANDLER nothing is said of that. Where the table is in a bucket, one
-    object is put beside it and deleted: so its server proves that it keeps conditional puts. `rocketcrew run --check` does
-    the same before it starts. With --engine spark the folder of the state may be shared by hosts, as executors need it.
+    queues), versions and clocks of brokers; the handler and its columns against the table; hooks, an allocation strategy of
+    your own, the log file; Spark and Java, Sentry's SDK, disk, metrics port, open files, memory. Without HANDLER nothing is
+    said of that. Where the table is in a bucket, one object is put beside it and deleted: so its server proves that it keeps
+    conditional puts. `rocketcrew run --check` does the same before it starts. With --engine spark the folder of the state may
+    be shared by hosts, as executors need it.
 
     Exits with 1 when there is a fault, with 0 otherwise.
 
@@ -48,19 +47,9 @@ def doctor(context: click.Context, settings: Settings, handler: str | None, engi
     found = findings(gather(settings, handler, surroundings(context).env, on_spark=engine == "spark"))
     if as_json:
         checks = [{"level": one.level.value, "check": one.check, "found": one.found, "todo": one.todo} for one in found]
-        click.echo(json.dumps({"ok": worst(found) is not Level.FAULT, "checks": checks}, ensure_ascii=False))
+        click.echo(json_text({"ok": worst(found) is not Level.FAULT, "checks": checks}))
     else:
         click.echo(seen("\n".join(map(str, found))))
         click.echo(summary(found))
     if worst(found) is Level.FAULT:
         raise click.exceptions.Exit(EXIT_FAILURE)
-
-
-def summary(found: Sequence[Finding]) -> str:
-    """One line: how many of each."""
-    faults, warnings = (sum(one.level is level for one in found) for level in (Level.FAULT, Level.WARNING))
-    if not faults and not warnings:
-        return f"{len(found)} checks, all fine"
-    return f"{len(found)} checks: {faults} {'fault' if faults == 1 else 'faults'}, {warnings} " + (
-        "warning" if warnings == 1 else "warnings"
-    )

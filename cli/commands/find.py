@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ...client.cluster import Cluster
@@ -12,6 +10,7 @@ from ...conf.settings import Settings, require
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..finding import Found, Search
+from ..json_text import json_text
 from ..messages import BODY_FORMATS, facts_of, text_of
 from ..options import with_settings
 from ..tables import seen
@@ -53,7 +52,7 @@ def find(
     for name, listed in zip(names, found, strict=True):
         for number, one in enumerate(listed):
             facts = {"found_by": one.by, **facts_of(one.message, one.broker, how)}
-            text = json.dumps(facts, ensure_ascii=False) if as_json else seen(text_of(facts))
+            text = json_text(facts) if as_json else seen(text_of(facts))
             click.echo(("\n" if number and not as_json else "") + text)
         if not listed:
             where = f" in {', '.join(topics)}" if topics else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 import re
 import shlex
 from collections.abc import Mapping
@@ -13,6 +13,7 @@ import click
 
 from ...remoting.errors import UsageError
 from ..changing import changes
+from ..json_text import json_text
 from ..surroundings import surroundings
 
 APP: Final = '''"""The handler: one message in; one row out, several or none. A message that raises comes again later."""
@@ -85,7 +86,8 @@ def files_of(group: str, topic: str) -> Mapping[str, str]:
     texts = {
         "app.py": APP, "test_app.py": TEST, "rocketcrew.toml": SETTINGS, "Dockerfile": DOCKERFILE, ".gitignore": IGNORED,
     }  # fmt: skip
-    return {name: text.replace("TOPIC", topic).replace('"GROUP"', f'"{group}"') for name, text in texts.items()}
+    names = {"TOPIC": topic, '"GROUP"': f'"{group}"'}  # at once: a topic may be called GROUP
+    return {name: re.sub('TOPIC|"GROUP"', lambda found: names[found[0]], text) for name, text in texts.items()}
 
 
 def entering(folder: Path) -> str:
@@ -128,7 +130,7 @@ def init(
     check_topic_to_create(topic)
     check_group(group)
     files = files_of(group, topic)
-    there = [name for name in files if (place / name).exists()]
+    there = [name for name in files if os.path.lexists(place / name)]  # a link may lead nowhere
     if there:
         raise UsageError(f"{place.resolve()} has {', '.join(there)} already: name another folder; nothing was written")
     if not dry_run:
@@ -136,7 +138,7 @@ def init(
         for name, text in files.items():
             (place / name).write_text(text, encoding="utf-8")
     if as_json:
-        click.echo(json.dumps({"folder": str(place.resolve()), "files": list(files), "written": not dry_run}))
+        click.echo(json_text({"folder": str(place.resolve()), "files": list(files), "written": not dry_run}))
         return
     click.echo("\n".join(f"{'would write' if dry_run else 'wrote'} {(folder or Path()) / name}" for name in files))
     if not dry_run:

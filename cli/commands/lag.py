@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import json
 import sys
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -27,8 +26,9 @@ from ...supervisor.member.access import access_of
 from ..asking import OWN_OFFSETS, ask_cluster, broadcasts, connections_of, is_set_broadcasting, known_topics
 from ..controlling import running_slots
 from ..group_members import delayed, in_hand, members_of, owners
+from ..json_text import json_text
 from ..live_line import duration
-from ..options import Dependent, with_settings
+from ..options import Dependent, Seconds, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines, seen
 from ..unread_queues import cure, unread_retries, unread_words
@@ -50,7 +50,7 @@ T = TypeVar("T")
               help="Only this topic; may be repeated. Otherwise all of the group's, its retry topic too.")  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: every queue, and the total.")
 @click.option("--watch", is_flag=True, help="Look again and again, with each queue's owner and rate, until Ctrl-C.")
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=2.0, show_default=True, metavar="S",
+@click.option("--interval", type=Seconds(0.1, 3600), default=2.0, show_default=True, metavar="S",
               cls=Dependent, needs="--watch", help="With --watch: seconds between two looks.")  # fmt: skip
 @click.option(
     "--count",
@@ -116,7 +116,7 @@ def lag(
     if as_json:
         queues = [as_json_row(queue, broadcasting=broadcasting) for queue in found]
         answer = {"group": settings.consumer.group, "total": total, "queues": queues}
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        click.echo(json_text(answer))
     else:
         click.echo(seen(table(found, total)))
 
@@ -211,7 +211,7 @@ class Looks:
             unknown = dict.fromkeys(("committed", "lag", "per_second", "seconds_left")) if broadcasting else {}
             rows = [row | unknown | {"topic": self._access.unwrap(row["topic"])} for row in rows]
             if as_json:
-                click.echo(json.dumps({"group": self._group, "queues": rows}, ensure_ascii=False))
+                click.echo(json_text({"group": self._group, "queues": rows}))
             else:
                 shown = [*lines([for_people(row) for row in rows]), *notes(found, broadcasting=broadcasting)]
                 click.echo((CLEAR if sys.stdout.isatty() else "") + seen("\n".join(shown)))

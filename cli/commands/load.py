@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, replace
@@ -17,6 +16,7 @@ from ...conf.settings import Settings, require
 from ...spark.needs import check_writer
 from ...spark.status import read_status
 from ..changing import changes, would
+from ..json_text import json_text
 from ..options import FOLDER_THERE, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging
@@ -121,7 +121,7 @@ def load(
         code = run_loader(config)
         if as_json:
             told_ends = [_end(staging, code) for staging in stagings]
-            click.echo(json.dumps(told_ends if len(stagings) > 1 else told_ends[0]), file=answers)
+            click.echo(json_text(told_ends if len(stagings) > 1 else told_ends[0]), file=answers)
     context.exit(code)
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 import click
 
 from ...conf.settings import Settings, require
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..group_members import GroupMember, members_of
+from ..json_text import json_text
 from ..options import with_settings
 from ..tables import lines, seen
 
@@ -39,7 +38,7 @@ def members(settings: Settings, as_json: bool) -> None:
     subscriptions = {access.unwrap(topic): data.sub_string for topic, data in sorted(wanted.items())}
     if as_json:
         told = [_as_json(member) for member in found]
-        click.echo(json.dumps({"group": group, "members": told, "subscriptions": subscriptions}, ensure_ascii=False))
+        click.echo(json_text({"group": group, "members": told, "subscriptions": subscriptions}))
         return
     if not found:
         click.echo(f"group {group} has no members that run")

@@ -7,12 +7,13 @@ import time
 import click
 
 from ...client.cluster import Cluster
+from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
-from ...remoting.stored import StoredMessage
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
-from ..messages import Filter, newest, oldest_since, picking, printer
-from ..options import with_settings
+from ..exit_codes import tell
+from ..messages import Filter, Silent, Stored, newest, oldest_since, picking, printer
+from ..options import parse_time, with_settings
 
 
 @click.command()
@@ -27,7 +28,7 @@ def peek(settings: Settings, topic: str, count: int, since: str, wanted: Filter,
     """Show the newest messages of a topic, or the first since a time.
 
     No group is joined and no offset moves. With filters, the newest messages that pass are looked for, back to the first
-    that brokers keep.
+    that brokers keep. A broker that does not answer is named, and then it exits with 1.
 
     \b
     Examples:
@@ -35,17 +36,21 @@ def peek(settings: Settings, topic: str, count: int, since: str, wanted: Filter,
       rocketcrew peek -t orders --key order-17 --count 1 --body hex
       rocketcrew peek -t orders --from 2h --grep refund --json
     """
-    from ...engine.window import parse_time
-
     require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
     access = access_of(settings)
     from_ms = 0 if since == "earliest" else parse_time("--from", since, time.time_ns() // 1_000_000) if since else None
 
-    async def look(cluster: Cluster) -> list[tuple[str, StoredMessage]]:
+    silent: Silent = {}
+
+    async def look(cluster: Cluster) -> list[Stored]:
         if from_ms is None:
-            return await newest(cluster, access.wrap(topic), count, wanted)
-        return await oldest_since(cluster, access.wrap(topic), count, wanted, from_ms)
+            return await newest(cluster, access.wrap(topic), count, wanted, silent)
+        return await oldest_since(cluster, access.wrap(topic), count, wanted, silent, from_ms)
 
     show = printer(how, as_json=as_json)
     for broker, message in ask_cluster(access, look):
         show(broker, message)
+    for broker, error in silent.items():
+        tell(f"not asked: {broker} ({error})")
+    if silent:
+        raise click.exceptions.Exit(EXIT_FAILURE)

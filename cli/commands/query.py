@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
@@ -14,6 +13,7 @@ import click
 from ...conf.formats import on_hdfs
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
+from ..json_text import json_text
 from ..options import table_place, with_settings
 from ..surroundings import surroundings
 from ..tables import lines
@@ -53,7 +53,7 @@ def query(settings: Settings, sql: tuple[str, ...], engine: str, as_json: bool) 
     by_spark = given or on_hdfs(settings.spark.target)
     answers = _by_duckdb if _wants_duckdb(engine, by_spark) else _by_spark
     for rows in answers(settings, sql):
-        click.echo(json.dumps(rows, default=str) if as_json else "\n".join(lines(rows)))
+        click.echo(json_text(rows) if as_json else "\n".join(lines(rows)))
 
 
 def _wants_duckdb(engine: str, by_spark: bool) -> bool:

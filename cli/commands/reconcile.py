@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +26,7 @@ from ...remoting.queues import MessageQueue
 from ...source.searching import store_times
 from ...supervisor.member.access import access_of
 from ..changing import changes
+from ..json_text import json_text
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging, group_home, group_in_keys, staging_folders, topics_in_keys
@@ -147,7 +147,7 @@ def reconcile(
         report = as_brokers_know(settings, report)
     nowhere = None if folders else group_home(settings)
     ended = ended_loaders(folders)
-    shown = json.dumps(as_object(report, broken, nowhere, ended)) if as_json else None
+    shown = json_text(as_object(report, broken, nowhere, ended)) if as_json else None
     said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended)))
     click.echo(said)
     context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)

@@ -34,7 +34,7 @@ def reload(target: Target, wait: bool) -> None:
     if answer is None:
         return
     if wait:
-        staff = _until_over(target)
+        staff = _until_over(target, answer.get("ends", 0))
         answer["result"] = staff["last_reload"]
         if not staff["last_reload"].startswith("generation"):
             raise RocketcrewError(f"the reload was {staff['last_reload']}")
@@ -43,9 +43,10 @@ def reload(target: Target, wait: bool) -> None:
     target.tell(answer, answer.get("result", asked) + kept)
 
 
-def _until_over(target: Target) -> dict[str, Any]:
+def _until_over(target: Target, ends: int) -> dict[str, Any]:
+    """The staff when so many reloads are over: ours may have waited for another one."""
     while True:
         staff: dict[str, Any] = target.ask("status")["staff"]
-        if staff["reload"] == "idle":
+        if staff["reload"] == "idle" and staff.get("reloads_ended", ends) >= ends:
             return staff
         time.sleep(POLL_S)

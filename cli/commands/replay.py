@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,8 @@ import click
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings
 from ...workers.loading import describe
-from ..options import FOLDER, with_settings
+from ..json_text import json_text
+from ..options import FOLDER, parse_time, with_settings
 from ..program_lines import own_stdout
 from ..surroundings import import_from_here, surroundings
 from ..tables import seen
@@ -70,7 +70,6 @@ def replay(
     check_pyspark("rocketcrew replay")
     # pyspark takes its time to import, and --help does not need it.
     from ...engine.replay import Window, run_replay
-    from ...engine.window import parse_time
 
     now_ms = time.time_ns() // 1_000_000
     to_ms = now_ms if to is None else parse_time("--to", to, now_ms)
@@ -80,7 +79,7 @@ def replay(
         result = run_replay(settings, describe(handler), surroundings(context).env, window)
     if as_json:
         told = asdict(result) | {"fine": result.fine}
-        click.echo(json.dumps(told, default=str))
+        click.echo(json_text(told))
     else:
         click.echo(seen("\n".join(as_lines(result))))
     context.exit(0 if result.fine else EXIT_FAILURE)
@@ -97,11 +96,11 @@ def as_lines(result: Replayed) -> list[str]:
         return lines
     lines += [f"not compared: {column}" for column in found.not_compared]
     lines += [
-        f"changed: {json.dumps(there, default=str)} in the table, {json.dumps(here, default=str)} in the replay"
+        f"changed: {json_text(there)} in the table, {json_text(here)} in the replay"
         for here, there in found.changed_samples
     ]
-    lines += [f"only in the replay: {json.dumps(row, default=str)}" for row in found.replay_samples]
-    lines += [f"only in the table:  {json.dumps(row, default=str)}" for row in found.table_samples]
+    lines += [f"only in the replay: {json_text(row)}" for row in found.replay_samples]
+    lines += [f"only in the table:  {json_text(row)}" for row in found.table_samples]
     verdict = "the rows are the same" if found.same else "the rows differ"
     lines.append(
         f"{verdict}: {found.changed} changed, {found.only_replay} only in the replay, {found.only_table} only in the table"

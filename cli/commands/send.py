@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -23,7 +22,8 @@ from ...remoting.errors import BrokerError, UsageError
 from ...remoting.names import DELAY_LEVEL_MAX
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
-from ..changing import changes, would
+from ..changing import changes, so_far, would
+from ..json_text import json_text
 from ..options import with_settings
 from ..tables import counted, seen
 from ..wording import unknown_topic
@@ -74,6 +74,8 @@ def send(
       date | rocketcrew send -t clock -n 10.0.0.5:9876 --json
     """
     require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
+    if lines and bodies and not files:
+        raise UsageError("--lines goes with --file or stdin, and a BODY is one body: leave one of the two out")
     pairs = dict(_pair(text) for text in properties)
     messages = (
         OutgoingMessage(topic, body, tag, [_numbered(key, number) for key in keys], delay_level, pairs)
@@ -87,18 +89,29 @@ def send(
         would(what, as_json=as_json, topic=topic, messages=found, new=new)
         return
     started = time.monotonic()
-    sent = 0
-    with SyncProducer(access, send_timeout_ms=settings.cluster.request_timeout_ms) as producer:
+    sent = under_way = 0
+    producing = SyncProducer(access, send_timeout_ms=settings.cluster.request_timeout_ms)
+    with so_far(lambda: _done(sent, under_way)), producing as producer:
         while chunk := list(itertools.islice(messages, SLICE_MESSAGES)):
-            for result in producer.send_many(chunk):
-                sent += 1
-                if as_json or sent <= LINES_SHOWN_MAX:
-                    click.echo(_line(result, as_json))
+            under_way = len(chunk)
+            results = producer.send_many(chunk)
+            before, sent, under_way = sent, sent + len(results), 0
+            for result in results if as_json else results[: max(0, LINES_SHOWN_MAX - before)]:
+                click.echo(_line(result, as_json))
     if sent > LINES_SHOWN_MAX and not as_json:
         seconds = time.monotonic() - started
         click.echo(f"... {sent} messages in {seconds:.1f} s")
     if new and sent:
         click.echo(f"topic {topic} is new: the first message has made it (--no-create would have refused)", err=True)
+
+
+def _done(sent: int, under_way: int) -> str:
+    """What is to be said of a `send` that ends early; nothing of a single message."""
+    if not sent and under_way < 2:
+        return ""
+    return f"{counted(sent, 'message')} {'was' if sent == 1 else 'were'} acknowledged" + (
+        f", up to {under_way} more may be" if under_way else ""
+    )
 
 
 def _checked(messages: Iterable[OutgoingMessage]) -> int:
@@ -188,4 +201,4 @@ def _line(result: SendResult, as_json: bool) -> str:
         "queue_offset": result.queue_offset,
         "status": result.status.name,
     }
-    return json.dumps(found, ensure_ascii=False)
+    return json_text(found)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import click
 
@@ -13,11 +12,8 @@ from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ..changing import changes
-from ..moving import carry_out, committed_offsets
+from ..moving import Move, carry_out, committed_offsets, some_of
 from ..options import with_settings
-from .reset import Move
-
-LISTED_MAX: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +85,7 @@ def chosen(queues: list[QueueState], broker: str | None, queue_id: int | None) -
     """The one queue that is meant: that of the options, else the only one with a lag. Raises UsageError."""
     named = [one for one in queues if broker in (None, one.broker) and queue_id in (None, one.queue_id)]
     if not named:
-        raise UsageError(f"the topic has no such queue; it has {_listed(queues)}")
+        raise UsageError(f"the topic has no such queue; it has {some_of(queues)}")
     if len(named) == 1:
         return named[0]
     late = [one for one in named if one.next < one.end]
@@ -97,7 +93,7 @@ def chosen(queues: list[QueueState], broker: str | None, queue_id: int | None) -
         return late[0]
     if not late:
         raise UsageError("no queue has a message that the group has not finished: there is nothing to skip")
-    raise UsageError(f"several queues have messages that the group has not finished: say which, {_listed(late)}")
+    raise UsageError(f"several queues have messages that the group has not finished: say which, {some_of(late)}")
 
 
 def move_of(queue: QueueState, to: int | None) -> Move:
@@ -111,8 +107,3 @@ def move_of(queue: QueueState, to: int | None) -> Move:
             " (`rocketcrew reset` goes back)"
         )
     return Move(queue.topic, queue.broker, queue.queue_id, queue.next, new)
-
-
-def _listed(queues: list[QueueState]) -> str:
-    more = f" and {len(queues) - LISTED_MAX} more" if len(queues) > LISTED_MAX else ""
-    return ", ".join(map(str, queues[:LISTED_MAX])) + more

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from ...remoting.names import RETRY_PREFIX
-from ...remoting.subscription import EXPRESSION_TAG
-from ...spark.status import LOADING, WAITING
 from ..controlling import Target, to_supervisor
+from ..picture import head_of, queues_of, workers_of
 from ..tables import lines
 
 
@@ -31,134 +28,3 @@ def status(target: Target) -> None:
 def text_of(found: dict[str, Any]) -> str:
     """The status for people."""
     return "\n".join([*head_of(found), "", *lines(workers_of(found)), "", *lines(queues_of(found))])
-
-
-def head_of(found: dict[str, Any]) -> list[str]:
-    """What holds for the whole member."""
-    counters, staff = found["counters"], found["staff"]
-    state = (
-        found["service"]
-        + (", stopping" if found["stopping"] else "")
-        + (f", paused by {' and '.join(found['paused'])}" if found["paused"] else "")
-    )
-    reload = f", reload {staff['reload']}" if staff["reload"] != "idle" else ""
-    done = (
-        f"done {counters['done_messages']}  failed {counters['failed_messages']}  sent back"
-        f" {counters['sent_back_messages']}  waiting {found['waiting_messages']}  worker deaths"
-        f" {counters['worker_deaths']}"
-    )
-    head = [
-        f"group {found['group']}  {state}  pid {found['pid']}  client {found['client_id']}",
-        done,
-        f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
-    ]
-    head.append(f"lag {sum(queue['lag'] for queue in found['queues'])}")
-    subscribed = [
-        topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
-        for topic, wish in sorted(found["subscriptions"].items())
-        if not topic.startswith(RETRY_PREFIX)
-    ]
-    memory, backlog = found["memory"], found["backlog"]
-    head.append(
-        f"bodies {_mib(memory['slab_used_bytes'])} of {_mib(memory['slab_bytes'])} MiB  staged {backlog['segments']}"
-        f" segments, {_mib(backlog['bytes'])} MiB"
-    )
-    head.append(f"subscribed {', '.join(subscribed)}")
-    if found.get("rate_limits"):
-        head.append(f"rate limits {', '.join(map(_rate, found['rate_limits']))}")
-    head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
-    if staff["last_reload"].startswith("rolled back"):
-        head.append(f"last reload {staff['last_reload']}")
-    return head + _troubles(found) + _loader(found.get("loader", {}))
-
-
-def _troubles(found: dict[str, Any]) -> list[str]:
-    """What somebody has to look at, though the member goes on."""
-    counters, set_aside = found["counters"], found.get("loader", {}).get("quarantined", 0)
-    said: list[str] = []
-    if undelivered := counters.get("undelivered_messages", 0):
-        said.append(f"UNDELIVERED {undelivered} messages that a broker passed over: `rocketcrew reconcile` names them")
-    if set_aside:
-        said.append(f"QUARANTINED {set_aside} segments that do not fit the table: `rocketcrew reconcile` names them")
-    if faults := counters.get("unexpected_errors", 0) + counters.get("invariant_violations", 0):
-        said.append(f"FAULTS {faults} of rocketcrew itself: its log has them")
-    if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue.get("doubt")]:
-        said.append(
-            f"IN DOUBT {len(doubts)} queues, for {max(doubts):.0f} s: another member may have had them, `rocketcrew why-lag`"
-            " says what is waited for"
-        )
-    return said
-
-
-def _loader(loader: dict[str, Any]) -> list[str]:
-    """One that fails, and has not come to work since."""
-    failures = loader.get("failures_in_a_row", 0)
-    if not failures or loader.get("state") in (WAITING, LOADING):
-        return []
-    often = "once" if failures == 1 else f"{failures} times in a row"
-    why = loader.get("error", "").partition("\n")[0]
-    return [f"LOADER failed {often}" + (f": {why}" if why else "")]
-
-
-def cannot_write(blocked: Mapping[str, Any]) -> str:
-    """Of a worker that tries to write its segment."""
-    return f"cannot write its segment: {blocked['error']}, for {blocked['seconds']:.0f} s"
-
-
-def _rate(limit: dict[str, Any]) -> str:
-    held = " (holds messages back now)" if limit["limited"] else ""
-    written = limit.get("written") or f"{limit['messages_per_second']:g}/s"  # of a supervisor of an earlier version
-    return f"{limit['topic'] or 'all topics'} {written}{held}"
-
-
-def _mib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 20):.1f}"
-
-
-def _kind(expression_type: str) -> str:
-    return "" if expression_type == EXPRESSION_TAG else f"{expression_type}:"
-
-
-def workers_of(found: dict[str, Any]) -> list[dict[str, object]]:
-    """A row a worker."""
-    return [
-        {
-            "WORKER": worker["worker_id"],
-            "INDEX": worker.get("index", ""),
-            "PID": worker["pid"],
-            "STATE": worker["state"],
-            "GEN": worker.get("generation", ""),
-            "DONE": worker.get("done", 0),
-            "FAILED": worker.get("failed", 0),
-            "IN HAND": worker["messages"],
-            "RSS MIB": worker.get("rss_bytes", 0) >> 20,
-            "RUNNING": running_of(worker),
-        }
-        for worker in found["workers"]
-    ]
-
-
-def running_of(worker: Mapping[str, Any]) -> str:
-    """What the worker does, in words."""
-    running = " ".join(filter(None, (worker.get("running"), worker.get("progress"))))
-    if not worker.get("blocked"):
-        return running
-    blocked = cannot_write(worker["blocked"])
-    return f"{running}; {blocked}" if running else blocked  # it goes on while the disk refuses to seal what is written
-
-
-def queues_of(found: dict[str, Any]) -> list[dict[str, object]]:
-    """A row a queue; of what is popped the broker has the offsets."""
-    return [
-        {
-            "TOPIC": queue["topic"],
-            "BROKER": queue["broker"],
-            "QUEUE": queue["queue_id"],
-            "STATE": queue.get("state", "popped"),
-            "NEXT": queue.get("next_offset", "-"),
-            "COMMITTED": queue.get("committed", "-"),
-            "UNFINISHED": queue["unfinished"],
-            "LAG": queue.get("lag", "-"),
-        }
-        for queue in (*found["queues"], *found["popped"])
-    ]

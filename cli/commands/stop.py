@@ -11,16 +11,18 @@ import click
 
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_change_supervisor
-from ..options import Dependent
+from ..options import Dependent, Seconds
 
 WAIT_S: Final = 120.0
 """Longer than a stop takes: supervisor/__init__.py has the steps."""
+POLL_MS_MAX: Final = 2**31 - 1
+"""A C int: 24 days."""
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="At once, without finishing what was begun; it will come again.")
 @click.option("--wait", is_flag=True, help="Return when the process has ended.")
-@click.option("--timeout", "timeout_s", type=click.FloatRange(0), default=WAIT_S, show_default=True, metavar="S",
+@click.option("--timeout", "timeout_s", type=Seconds(0), default=WAIT_S, show_default=True, metavar="S",
               cls=Dependent, needs="--wait",
               help="With --wait: fail after so many seconds.")  # fmt: skip
 @to_change_supervisor
@@ -47,7 +49,7 @@ def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
         if wait and process is not None:
             poll = select.poll()
             poll.register(process, select.POLLIN)
-            if not poll.poll(timeout_s * 1000):
+            if not poll.poll(min(timeout_s * 1000, POLL_MS_MAX)):
                 raise RocketcrewError(f"process {pid} has not ended within {timeout_s:g} s; it goes on stopping")
     target.tell({**answer, "pid": pid, "stopped": wait}, f"stopped (pid {pid})" if wait else "stopping")
 

@@ -9,13 +9,13 @@ from ...conf.settings import Settings, require
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..messages import Filter, follow, picking, printer
-from ..options import with_settings
+from ..options import Seconds, with_settings
 
 
 @click.command()
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="The topic; %RETRY%GROUP and %DLQ%GROUP too.")
 @click.option("--count", type=click.IntRange(0), default=0, metavar="N", help="End after N messages; 0: never.")
-@click.option("--interval", type=click.FloatRange(0.05, 3600), default=1.0, show_default=True, metavar="S",
+@click.option("--interval", type=Seconds(0.05, 3600), default=1.0, show_default=True, metavar="S",
               help="Seconds between two looks at the brokers.")  # fmt: skip
 @picking
 @with_settings()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any
@@ -10,8 +9,10 @@ from typing import Any
 import click
 
 from ..controlling import Target, to_supervisor
+from ..json_text import json_text
+from ..options import Seconds
+from ..picture import head_of, queues_of, workers_of
 from ..tables import lines, seen
-from .status import head_of, queues_of, workers_of
 
 FIRST_S = 0.5
 """Before the first look, so that it has rates."""
@@ -19,7 +20,7 @@ CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.1, 3600), default=1.0, show_default=True, metavar="S",
+@click.option("--interval", type=Seconds(0.1, 3600), default=1.0, show_default=True, metavar="S",
               help="Seconds between two looks.")  # fmt: skip
 @click.option("--count", type=click.IntRange(0), default=0, metavar="N", help="End after N looks; 0: at Ctrl-C.")
 @to_supervisor
@@ -40,7 +41,7 @@ def top(target: Target, interval: float, count: int) -> None:
         found, now = target.ask("status"), time.monotonic()
         rates = rates_of(before, found, now - asked)
         if target.as_json:
-            click.echo(json.dumps({**found, "per_second": rates}, ensure_ascii=False))
+            click.echo(json_text({**found, "per_second": rates}))
         else:
             text = "\n".join(text_of(found, rates, worker_rates(before, found, now - asked)))
             click.echo((CLEAR if sys.stdout.isatty() else "") + seen(text))

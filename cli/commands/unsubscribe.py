@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from ...remoting.arguments import near
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, subscribed, to_change_supervisor
+from ..wording import UnknownNameError
 
 
 @click.command()
@@ -24,12 +26,20 @@ def unsubscribe(target: Target, topic: str) -> None:
       rocketcrew unsubscribe refunds -g billing
     """
 
+    def unknown(found: dict[str, Any]) -> UnknownNameError:
+        return UnknownNameError(f"{topic} is not subscribed{near(topic, subscribed(found))}")
+
     def what(found: dict[str, Any]) -> str:
         topics = subscribed(found).keys()
+        if topic not in topics:
+            raise unknown(found)
         if topics == {topic}:
             raise RocketcrewError(f"{topic} is the only topic: subscribe another one first, or stop the member")
-        return f"unsubscribe {topic}" + ("" if topic in topics else ", which is not subscribed")
+        return f"unsubscribe {topic}"
 
     answer = target.change("unsubscribe", what, topic=topic)
-    if answer is not None:
-        target.tell(answer, f"unsubscribed {topic}" if answer["changed"] else f"{topic} is not subscribed")
+    if answer is None:
+        return
+    if not answer["changed"]:
+        raise unknown(target.ask("status"))
+    target.tell(answer, f"unsubscribed {topic}")

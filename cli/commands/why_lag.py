@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from ..controlling import Target, to_supervisor
-from .status import cannot_write
+from ..picture import cannot_write
 
 FRAME: Final = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 WORKER_FRAME: Final = "in worker_main"

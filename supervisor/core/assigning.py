@@ -128,7 +128,7 @@ class Assigning:
                 if not q.ours and q.moved_to >= 0 and not q.move_holds:
                     self.leaving.not_committed(mq, q.drop_move())
             elif mq not in wanted:
-                self.revoke(pq, now, send_failures=False)
+                self.revoke(pq, now, to_another=True)
                 changed = True
         self._forget_elsewhere(topic, wanted, now)
         self._awaited = {mq for mq in self._awaited if mq.topic != topic} | (wanted & s.lingering.keys())
@@ -163,7 +163,7 @@ class Assigning:
                 self._elsewhere.setdefault(mq, now)
         for pq in list(self.s.queues.values()):
             if pq.mq.topic == topic and pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
-                self.revoke(pq, now, send_failures=True)
+                self.revoke(pq, now)
 
     def _open(self, mqs: list[MessageQueue]) -> None:
         opening = [ProcessQueue(next(self.s.handles), mq, self) for mq in mqs]
@@ -212,7 +212,7 @@ class Assigning:
             q.moved_to = q.skips_from = -1
             self.s.recovered.pop(mq, None)
             if self.s.stopping:
-                self.revoke(q.pq, now, send_failures=True)
+                self.revoke(q.pq, now)
             else:
                 self._begin(q, offset, now)
 
@@ -241,10 +241,8 @@ class Assigning:
 
     def look_up(self, topic: str, now: float) -> None:
         """Ask for the topic's queues and members, one question at a time: what comes meanwhile (a notice of each broker for
-        each member that joins) is one more question after the answer. So an older answer never follows a newer one.
-
-        A question without any answer for LOOK_UP_MAX_S is given up.
-        """
+        each member that joins) is one more question after the answer. So an older answer never follows a newer one. What
+        gets no answer for LOOK_UP_MAX_S is given up."""
         if self.s.stopping or topic not in self.s.topics:
             return
         asked_at = self._asked.get(topic)
@@ -261,8 +259,8 @@ class Assigning:
 
     # --- closing ------------------------------------------------------------------------------------------------
 
-    def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
-        """Take the queue away: it ends at once when it never opened, else it drains."""
+    def revoke(self, pq: ProcessQueue, now: float, *, to_another: bool = False) -> None:
+        """Close the queue, or lose it `to_another` member: it ends at once when it never opened, else it drains."""
         opening = pq.state is QueueState.OPENING
         self._move(pq, QueueEvent.REVOKED)
         if opening:
@@ -270,9 +268,9 @@ class Assigning:
                 self._awaited.add(pq.mq)  # still ours: a reset of it is, too
             self._forget(pq, now)
             return
-        pq.send_failures = send_failures
+        pq.send_failures = not to_another
         if (q := self.s.pulled.get(pq.handle)) is not None:
-            q.ours = send_failures
+            q.ours = not to_another
         self._dispatching.drop_waiting(pq)
         if not self.s.finishes(pq):
             self._dispatching.withdraw(pq)
@@ -309,6 +307,8 @@ class Assigning:
         else:
             self.s.out += recalls(self.s, pq)
         pq.owner.progress(pq, now)
+        if q is not None and is_untold(q):  # what runs may outlast the deadline, and that come before the next persist
+            self._commit_progress(q, now, untold=True)
 
     def _reclaim(self, pq: ProcessQueue, now: float) -> None:
         """Ask workers for it, again where one has just gone on, until it has drained."""
@@ -319,7 +319,7 @@ class Assigning:
     def restart(self, pq: ProcessQueue, now: float) -> None:
         """End the queue and read it again from its committed offset."""
         if pq.state is QueueState.ASSIGNED:
-            self.revoke(pq, now, send_failures=True)
+            self.revoke(pq, now)
 
     def heal(self, now: float) -> None:
         """Open those queues anew whose pull was never answered, as Java's rebalance does."""
@@ -333,7 +333,7 @@ class Assigning:
         5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
         """
         q.moved_to, q.move_holds = offset, False
-        self.revoke(q.pq, now, send_failures=True)
+        self.revoke(q.pq, now)
 
     def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
         """RESET_CONSUMER_CLIENT_OFFSET: begin again at these offsets, whatever was committed (MQClientInstance.resetOffset).
@@ -662,7 +662,7 @@ class Assigning:
             if pq.state is QueueState.OPENING and pq.mq in self._moves:
                 self._commit_unopened(pq, asked=pq.locked)
             elif pq.state in (QueueState.OPENING, QueueState.ASSIGNED):
-                self.revoke(pq, now, send_failures=True)
+                self.revoke(pq, now)
         self._dispatching.run()  # what has waited for room, of queues that finish
         self.leaving.check_finished()
 
@@ -697,4 +697,4 @@ class Assigning:
     def _give_up_unopened(self, pq: ProcessQueue, now: float) -> None:
         if pq.state is QueueState.OPENING:
             self.leaving.not_committed(pq.mq, self._moves.pop(pq.mq).offset)
-            self.revoke(pq, now, send_failures=True)
+            self.revoke(pq, now)

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple
 
+from ...conf.formats import consume_timestamp
 from ...conf.java_words import JAVA_RANGES, JavaRange
 from ...conf.settings import Settings, value_of
 from ...remoting.errors import UsageError
@@ -91,7 +91,11 @@ def _illegal(name: str) -> bool:
 
 def _bad_timestamp(subject: Subject) -> object:
     text = subject.settings.consumer.consume_timestamp
-    return text if text and consume_timestamp_ms(text) is None else None
+    try:
+        consume_timestamp(text)
+    except ValueError:
+        return text or None
+    return None
 
 
 def _strategy_without(name: str, setting: str) -> Callable[[Subject], object]:
@@ -186,14 +190,3 @@ def check_consumer(settings: Settings, topics: Mapping[str, FilterExpression], h
     found = problems_of(Subject(settings, topics, handler))
     if found:
         raise UsageError("the consumer cannot start:\n" + "\n".join(f"  - {problem}" for problem in found))
-
-
-def consume_timestamp_ms(text: str) -> int | None:
-    """`yyyyMMddHHmmss` in local time as milliseconds since the epoch, None when it does not parse."""
-    if not re.fullmatch(r"\d{14}", text):
-        return None
-    try:
-        # Local time without a zone, as Java reads it (UtilAll.parseDate).
-        return int(datetime.strptime(text, "%Y%m%d%H%M%S").timestamp() * 1000)  # noqa: DTZ007
-    except ValueError:
-        return None

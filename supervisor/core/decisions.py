@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from typing import Any, ClassVar, get_args
 
 from ...durable.intervals import Intervals
+from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from . import events as ev
 from .actions import Action, KillWorker
@@ -62,6 +63,7 @@ class Core:
         recovered: dict[MessageQueue, tuple[int, Intervals]] | None = None,
     ) -> None:
         self.state = State(config, slab, view)
+        self._sent: dict[MessageQueue, int] = {}
         self.recover(recovered or {})
         self._begun = self._started = self._noticed = False
         self._handlers = self._of_boot()
@@ -97,9 +99,21 @@ class Core:
         self._handlers = self._of_member() | self._of_queues() | self._of_workers() | self._of_order()
         assert self._handlers.keys() == set(get_args(ev.Event)), "every kind of event has its mechanism"
 
-    def recover(self, recovered: dict[MessageQueue, tuple[int, Intervals]]) -> None:
-        """What was finished before a restart: per queue the committed offset, and the offsets above it. Before `Start`."""
+    @property
+    def popped_topics(self) -> list[str]:
+        """Topics that are popped here: of these the brokers have the offsets."""
+        return sorted({mq.topic for mq in self.popping.loops}) if self._begun else []
+
+    def recover(
+        self, recovered: dict[MessageQueue, tuple[int, Intervals]], sent: Mapping[MessageQueue, int] | None = None
+    ) -> None:
+        """What was finished before a restart: per queue the committed offset, and the offsets above it. Before `Start`.
+
+        `sent`: the highest offsets that brokers may have from us. One that is above was sent by another member, or set by an
+        operator, while we were away and heard of no reset: what we had finished may be from before one, and is forgotten.
+        """
         self.state.recovered.update(recovered)
+        self._sent.update(sent or {})
 
     # --- what the edge calls ------------------------------------------------------------------------------------
 
@@ -315,8 +329,24 @@ class Core:
         self.doubts.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
-        if not self.doubts.answered(event.handle, event.offset, now):
-            self.assigning.opened(event.handle, event.offset, now)
+        if self.doubts.answered(event.handle, event.offset, now):
+            return
+        pq = self.state.queues.get(event.handle)
+        if pq is not None and event.offset is not None:
+            self._forget_passed(pq.mq, event.offset)
+        self.assigning.opened(event.handle, event.offset, now)
+
+    def _forget_passed(self, mq: MessageQueue, offset: int) -> None:
+        """See `recover`. Once: of a reset in this run we hear."""
+        sent = self._sent.pop(mq, None)
+        if sent is not None and offset > sent and mq in self.state.recovered:
+            floor, finished = self.state.recovered[mq]
+            finished.discard_below(offset)
+            if finished:
+                self.state.log(
+                    "info", "others_went_on", **place_keys(mq, offset), sent=sent, forgotten=finished.total()
+                )
+            self.state.recovered[mq] = floor, Intervals()
 
     def _committed(self, event: ev.Committed, now: float) -> None:
         ok = event.ok and self.doubts.is_done(event)
@@ -374,10 +404,7 @@ class Core:
         self._feed(now)
 
     def _report(self, event: ev.Reported, now: float) -> None:
-        self.settling.report(
-            event.worker_id, event.chunk_id, event.start, event.count, event.seq, event.busy_us, event.slowest_us,
-            event.filtered, event.failures, now, event.wall_ms,
-        )  # fmt: skip
+        self.settling.report(event, now)
         if self.state.starved:
             self.pulling.feed_starved(now)
 

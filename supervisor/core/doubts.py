@@ -71,8 +71,9 @@ def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
 
 def is_untold(q: PulledQueue) -> bool:
     """Of a queue that ends in doubt, to be opened here again or in a stop: its broker may have forgotten what we committed,
-    and was not told since. Where a message outlasts the deadline, no last commit would say it; so it is told with what is
-    saved from time to time. Not at once: a last commit that comes soon would wait for the answer of a broker that is away."""
+    and was not told since. Where a message outlasts the deadline, no last commit would say it; so it is told when it is cut
+    short, and with what is saved from time to time. Not at once: a last commit that comes soon would wait for the answer of a
+    broker that is away."""
     return q.ours and q.in_doubt and q.committed_at < q.doubted_at
 
 

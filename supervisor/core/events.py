@@ -15,12 +15,14 @@ from ...workers.failures import Failure
 from .blame import Death, End
 from .popping import PopResult
 from .pulling import PullResult
-from .settling import FailureReport
 from .slab import Slot
 from .state import OPERATOR, Worker
 
 CRASHED = Death(End.CRASHED)
 """With nothing in hand: nobody is charged."""
+
+FailureReport = tuple[int, Failure]
+"""(index in the chunk, why it failed)."""
 
 # --- the life of the member -----------------------------------------------------------------------------------------
 

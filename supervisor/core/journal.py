@@ -1,4 +1,6 @@
 """The journal of settled offsets: what lets a restart after kill -9 run only messages whose outcome was not yet written.
+It has also which offsets were sent to the broker: one that is beyond them others have sent, and what was finished here above
+may be from before a reset.
 
 Pure: bytes in, state out, and back. The file is a header and *blocks*, one for each turn of the supervisor's loop:
 
@@ -18,11 +20,12 @@ import struct
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final, cast
 
 from ...durable.intervals import Intervals, IntervalSet
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
-from .actions import JournalCommitted, JournalDone, JournalLost, JournalSealed
+from .actions import Action, Commit, JournalCommitted, JournalDone, JournalLost, JournalSealed, Pull
 from .chunks import Token
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
@@ -39,9 +42,38 @@ _NAME = struct.Struct("<BIH")
 _DONE = struct.Struct("<BIqqII")
 _SEALED = struct.Struct("<BII")
 _COMMITTED = struct.Struct("<BIqq")
-_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED = 1, 2, 3, 4, 5
+_SENT = struct.Struct("<BIq")
+_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT = 1, 2, 3, 4, 5, 6
 
-Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted
+
+@dataclass(slots=True, eq=False)
+class JournalSent:
+    """The offset of what is finished is on its way to the broker, which may have it though its answer never comes."""
+
+    mq: MessageQueue
+    offset: int
+
+
+Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent
+JOURNALLED: Final = frozenset((JournalDone, JournalSealed, JournalLost, JournalCommitted))
+"""Actions that are entries, and nothing else."""
+_NOTED: Final = JOURNALLED | {Commit, Pull}
+
+
+def entries_of(todo: Iterable[Action]) -> list[Entry]:
+    """What is written as one block before anything else of a step is done."""
+    entries: list[Entry] = []
+    for action in todo:
+        if action.__class__ not in _NOTED:
+            continue
+        if isinstance(action, Pull):
+            if action.commit_offset > 0:
+                entries.append(JournalSent(action.mq, action.commit_offset))
+        elif not isinstance(action, Commit):
+            entries.append(cast("Entry", action))
+        elif not action.moves:  # else nothing is finished up to there
+            entries.append(JournalSent(action.mq, action.offset))
+    return entries
 
 
 class JournalError(RocketcrewError):
@@ -55,8 +87,15 @@ class QueueLog:
     start: int = -1
     """Where the assignment that committed began; -1 = nothing committed yet."""
     committed: int = -1
+    sent: int = -1
+    """The highest offset that was sent, as far as that is noted: it is not where all up to there is known to be finished."""
     durable: Intervals = field(default_factory=Intervals)
     """Finished and durable above `committed`."""
+
+    @property
+    def sent_to(self) -> int:
+        """The highest offset that the broker may have from us."""
+        return self.durable.next_gap(max(self.sent, 0))  # below `sent` all is finished
 
 
 @dataclass(slots=True)
@@ -69,6 +108,8 @@ class JournalState:
     )
     """Finished, but their rows' segment is not sealed yet. With `results.commit_after = loaded` a segment waits until the
     table has it: what it holds must not grow with each report of it."""
+    disputed: set[MessageQueue] = field(default_factory=set[MessageQueue])
+    """Queues that two joined journals knew (`merge`): whose records a segment has cannot be told."""
 
     def apply(self, entry: Entry) -> bool:
         """Add an entry. True where an offset went back: that must be on the disk before anything is done upon it, or a
@@ -87,6 +128,9 @@ class JournalState:
             self.sealed((entry.worker_id, entry.seq))
         elif isinstance(entry, JournalLost):
             self.pending.pop((entry.worker_id, entry.seq), None)
+        elif isinstance(entry, JournalSent):
+            log = self._log(entry.mq)
+            log.sent = max(log.sent, entry.offset)
         else:
             return self._committed(entry)
         return False
@@ -97,13 +141,25 @@ class JournalState:
         if went_back:
             # The offset went back, a reset: everything that was finished is to run again, sealed or not.
             log.durable = Intervals()
-            for token, held in list(self.pending.items()):
-                held.pop(entry.mq, None)
-                if not held:
-                    del self.pending[token]
+            self._drop_pending(entry.mq)
+        opened = entry.start == entry.offset
         log.start, log.committed = entry.start, entry.offset
+        log.sent = entry.offset if opened or went_back else max(log.sent, entry.offset)
         log.durable.discard_below(entry.offset)
         return went_back
+
+    def is_known(self, entry: Entry) -> bool:
+        """It is an offset that was sent, and says nothing new: as most pulls, which carry one."""
+        if not isinstance(entry, JournalSent):
+            return False
+        log = self.queues.get(entry.mq)
+        return log is not None and entry.offset <= log.sent_to
+
+    def _drop_pending(self, mq: MessageQueue) -> None:
+        for token, held in list(self.pending.items()):
+            held.pop(mq, None)
+            if not held:
+                del self.pending[token]
 
     def _log(self, mq: MessageQueue) -> QueueLog:
         log = self.queues.get(mq)
@@ -135,7 +191,8 @@ class JournalState:
 
         Only the records found in a segment are durable: after a loss of power its file may hold less than was reported. One
         in ready/ may be such a file too, which a start has salvaged that failed or was killed before it wrote a journal. Of
-        it nothing counts that was not reported: a reset since may have taken that back. One without any records is gone.
+        it nothing counts that was not reported: a reset since may have taken that back. So it is of disputed queues: what
+        was not reported may be from the journal that does not count. One without any records is gone.
         """
         for worker_id, seq, records in salvaged:
             if not records:
@@ -143,7 +200,7 @@ class JournalState:
             reported = self.pending.pop((worker_id, seq), {})
             for mq, pairs in records:
                 found = IntervalSet.of(pairs)
-                if (worker_id, seq) in sealed:
+                if (worker_id, seq) in sealed or mq in self.disputed:
                     found &= reported.get(mq, Intervals()).frozen()
                 self._durable(mq, found.pieces)
 
@@ -161,18 +218,31 @@ class JournalState:
             if log.durable
         }
 
+    def sent(self) -> dict[MessageQueue, int]:
+        """Of these queues, the highest offset that the broker may have from us."""
+        return {mq: log.sent_to for mq, log in self.queues.items() if log.durable}
+
     def merge(self, other: JournalState) -> None:
-        """Add what a slot of a dead run knew."""
+        """Add what a slot of a dead run knew.
+
+        Of a queue that both know, one journal counts, and the other one not at all: the one with the higher committed offset,
+        ours where they are equal. It was written after the other, and what that calls finished may be from before a reset.
+        So it makes no difference in which order slots are merged, nor whether one is merged twice. Where the reset made the
+        later one the lower, the older one counts, until the queue is opened: the broker's offset is below it, as after any
+        reset, or above what was sent by then (Core.recover), and all of it is forgotten.
+        """
+        taken: set[MessageQueue] = set()
         for mq, log in other.queues.items():
-            mine = self._log(mq)
-            if log.committed > mine.committed:
-                mine.start, mine.committed = log.start, log.committed
-            mine.durable.update(log.durable.pairs())
-            mine.durable.discard_below(mine.committed)
+            mine = self.queues.get(mq)
+            if mine is not None:
+                self.disputed.add(mq)
+            if mine is None or log.committed > mine.committed:
+                self._drop_pending(mq)
+                self.queues[mq] = QueueLog(log.start, log.committed, log.sent, Intervals(log.durable.pairs()))
+                taken.add(mq)
         for token, held in other.pending.items():
-            mine_held = self.pending.setdefault(token, {})
-            for mq, offsets in held.items():
-                mine_held.setdefault(mq, Intervals()).update(offsets.pairs())
+            for mq in held.keys() & taken:
+                self.pending.setdefault(token, {})[mq] = Intervals(held[mq].pairs())
 
 
 class JournalEncoder:
@@ -206,6 +276,8 @@ class JournalEncoder:
             out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
         elif isinstance(entry, JournalCommitted):
             out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
+        elif isinstance(entry, JournalSent):
+            out.append(_SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset))
 
     def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
         number = self._queues.get(mq)
@@ -239,6 +311,8 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
     for mq, log in state.queues.items():
         if log.committed >= 0:
             entries.append(JournalCommitted(mq, log.start, log.committed))
+        if log.sent > log.committed:
+            entries.append(JournalSent(mq, log.sent))
         entries.extend(JournalDone(mq, start, end, "", 0) for start, end in log.durable.pairs())
     for (worker_id, seq), held in state.pending.items():
         for mq, offsets in held.items():
@@ -303,6 +377,10 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             _, queue, start, offset = _COMMITTED.unpack_from(payload, at)
             at += _COMMITTED.size
             yield JournalCommitted(names.queues[queue], start, offset)
+        elif kind == _K_SENT:
+            _, queue, offset = _SENT.unpack_from(payload, at)
+            at += _SENT.size
+            yield JournalSent(names.queues[queue], offset)
         elif kind in (_K_QUEUE, _K_WORKER):
             _, number, length = _NAME.unpack_from(payload, at)
             at += _NAME.size

@@ -14,20 +14,17 @@ from typing import ClassVar
 from ...durable.intervals import Intervals
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import store_timestamp_of
-from ...workers.failures import Failure
 from ...workers.unreported import CHUNK_MASK
 from .actions import AskReport, JournalLost, JournalSealed, KillWorker
 from .blame import Death, Lot
 from .chunks import Chunk, Token
 from .dispatching import Dispatching
+from .events import FailureReport, Reported
 from .process_queue import ProcessQueue
 from .quarantine import pieces_of
 from .retries import Retries
 from .state import State, Worker
 from .states import LIVING, QueueState
-
-FailureReport = tuple[int, Failure]
-"""(index in the chunk, why it failed)."""
 
 
 class Settling:
@@ -49,15 +46,11 @@ class Settling:
 
     # --- reports ------------------------------------------------------------------------------------------------
 
-    def report(
-        self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
-        filtered: int, failures: Sequence[FailureReport], now: float, wall_ms: int = 0,
-    ) -> None:  # fmt: skip
-        """Messages `[start, start + count)` of the chunk have an outcome; rows of them are in segment `seq` (0 = none).
-
-        `wall_ms`: the time of day in ms since 1970; 0 = not known.
-        """
+    def report(self, event: Reported, now: float) -> None:
+        """Messages of the chunk have an outcome; rows of them are in the segment."""
         s = self.s
+        worker_id, chunk_id, start, count = event.worker_id, event.chunk_id, event.start, event.count
+        busy_us, slowest_us, failures = event.busy_us, event.slowest_us, event.failures
         chunk = s.chunks.get(chunk_id)
         worker = s.workers.get(worker_id)
         end = start + count
@@ -76,15 +69,15 @@ class Settling:
             return
         chunk.said = end
         s.counters.busy_us += busy_us
-        s.counters.filtered_messages += filtered
+        s.counters.filtered_messages += event.filtered
         pq = s.queues.get(chunk.handle)
-        s.sizer.observe(count, busy_us, slowest_us, topic="" if pq is None else pq.mq.topic, rows=seq != 0)
+        s.sizer.observe(count, busy_us, slowest_us, topic="" if pq is None else pq.mq.topic, rows=event.seq != 0)
         if pq is None:
             s.counters.late_reports += 1
         else:
             s.stats.consumed(pq.mq.topic, count, len(failures), busy_us)
         if end > known:
-            self._ended(worker, chunk, pq, end, seq, filtered, failures, now, wall_ms)
+            self._ended(worker, chunk, pq, end, event.seq, event.filtered, failures, now, event.wall_ms)
 
     def _known(
         self, worker: Worker, chunk_id: int, start: int, end: int, busy_us: int, slowest_us: int,

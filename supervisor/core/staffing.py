@@ -39,7 +39,7 @@ class Policy:
 
     count: int
     recycle_messages: int = 0
-    recycle_jitter_percent: int = 0
+    recycle_jitter_percent: int = 10
     recycle_age_s: float = 0.0
     recycle_share_percent: int = 25
     boot_timeout_s: float = 60.0
@@ -110,6 +110,8 @@ class Staffing:
         self.reload = Reload.IDLE
         self.counts: Counter[str] = Counter()
         self.last_reload = ""
+        self.reloads_ended = 0
+        """Those that were refused too."""
         self.last_boot_error = ""
         self._coming = 0
         self._probe: str | None = None
@@ -277,6 +279,11 @@ class Staffing:
         old = next(iter(self.serving()), None)
         self._probe = self._start(old.index if old else 0, generation, now, old.worker_id if old else None)
         return True
+
+    def refuse_reload(self, why: str) -> None:
+        """One that was to begin, and cannot."""
+        self.reloads_ended += 1
+        self.last_reload = f"refused: {why}"
 
     def next_due(self, now: float) -> float | None:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
@@ -496,6 +503,7 @@ class Staffing:
 
     def _move_reload(self, event: ReloadEvent) -> None:
         self.reload = move(RELOAD, self.reload, event)
+        self.reloads_ended += self.reload is Reload.IDLE
 
     def _note(self, level: str, event: str, **keys: object) -> None:
         self._actions.append(Note(level, event, keys))

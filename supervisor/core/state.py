@@ -70,8 +70,8 @@ class CoreConfig:
     commits every offset at every persist."""
     rebalance_interval_ms: int = 20000
     open_retry_ms: int = 1000
-    chunk_target_us: int = 2000
-    chunk_messages_max: int = 64
+    chunk_target_us: int = 10_000
+    chunk_messages_max: int = 256
     batch_messages_max: int = 1
     """Messages of one call of a batch handler; at most `chunk_messages_max`."""
     chunks_in_flight: int = 2

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from ...client.access import Access, Credentials, TlsOptions, parse_key_file
+from ...client.access import Access, Credentials, TlsOptions
+from ...client.key_files import read_key_file
 from ...conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
 from ...conf.settings import SecuritySettings, Settings
 from ...remoting.errors import UsageError
 from ...remoting.namespaces import namespace_of_endpoint, wrap
-
-KEY_FILE_BYTES_MAX = 64 * 1024
 
 
 def access_of(settings: Settings) -> Access:
@@ -49,9 +48,7 @@ def check_files(settings: Settings) -> None:
 def namespace_of(settings: Settings) -> str:
     """The namespace that is set, or that the only name server's name says (ClientConfig.java getNamespace)."""
     cluster = settings.cluster
-    if cluster.namespace or len(cluster.name_servers) != 1:
-        return cluster.namespace
-    return namespace_of_endpoint(cluster.name_servers[0])
+    return cluster.namespace or namespace_of_endpoint(cluster.name_servers)
 
 
 def in_namespace(settings: Settings) -> Settings:
@@ -87,20 +84,7 @@ def _parted(queues: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 def _credentials(s: SecuritySettings) -> Credentials | None:
     if s.access_key:
         return Credentials(s.access_key, s.secret_key, s.security_token)
-    if not s.key_file:
-        return None
-    from ...client.tls import check_regular  # with ssl, which takes its time
-
-    where = f"security.key_file {s.key_file}"
-    try:
-        check_regular(s.key_file)
-        with Path(s.key_file).open(encoding="utf-8") as file:
-            text = file.read(KEY_FILE_BYTES_MAX)
-    except OSError as error:
-        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{where} is not UTF-8") from None
-    return Credentials(**parse_key_file(text, where))
+    return read_key_file(s.key_file, f"security.key_file {s.key_file}") if s.key_file else None
 
 
 def _absolute(path: str) -> str:

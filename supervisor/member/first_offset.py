@@ -14,10 +14,11 @@ from typing import Protocol
 
 from ...client.cluster import Cluster
 from ...client.operations import Operations
-from ...conf.settings import Settings, is_broadcasting
+from ...conf.formats import consume_timestamp_ms
+from ...conf.settings import ConsumerSettings, Settings, is_broadcasting
+from ...conf.units import NS_PER_MS
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
-from ..core.checks import consume_timestamp_ms
 from ..core.decisions import Core
 from .commits import Commits
 from .local_offsets import LocalCommits, LocalOffsets, own_offsets_path
@@ -87,15 +88,20 @@ class FirstOffset:
         return await self._operations.max_offset(mq), "CONSUME_FROM_LAST_OFFSET"
 
 
+def timestamp_to_begin_at(consumer: ConsumerSettings, now_ms: int) -> int:
+    """What CONSUME_FROM_TIMESTAMP means, in milliseconds: the setting, else half an hour ago."""
+    if consumer.consume_timestamp:
+        return consume_timestamp_ms(consumer.consume_timestamp)
+    return now_ms - CONSUME_TIMESTAMP_BACK_MS
+
+
 def offset_store(
     settings: Settings, client_id: str, cluster: Cluster, operations: Operations, core: Core, now: Callable[[], float]
 ) -> tuple[Commits | LocalCommits, FirstOffset]:
     """Where offsets are committed, and how the first one is found: at the brokers when clustering, in an own file when
     broadcasting (DefaultMQPushConsumerImpl.start). Raises UsageError for a file that cannot be read."""
     consumer = settings.consumer
-    timestamp_ms = consume_timestamp_ms(consumer.consume_timestamp)
-    if timestamp_ms is None:
-        timestamp_ms = int(time.time() * 1000) - CONSUME_TIMESTAMP_BACK_MS
+    timestamp_ms = timestamp_to_begin_at(consumer, time.time_ns() // NS_PER_MS)
     where = consumer.consume_from_where
     if not is_broadcasting(settings):
         commits = Commits(cluster, operations, core, consumer.group, now)

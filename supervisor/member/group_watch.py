@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
+from itertools import count
 from typing import Any
 
 import structlog
@@ -55,10 +56,13 @@ class GroupWatch:
         self._timer: asyncio.TimerHandle | None = None
         self._second_look: asyncio.TimerHandle | None = None
         self._turn = 0
+        self._questions = count()
         self._looked_at = float("-inf")
         self._members: frozenset[str] = frozenset()
         self._theirs: dict[str, list[str]] = {}
         """Client id -> how it differs from us."""
+        self._asked: dict[str, int] = {}
+        """Client id -> when it was last asked, in questions."""
         self.mismatches: list[str] = []
         """What differs now, in words."""
 
@@ -131,12 +135,17 @@ class GroupWatch:
         self._run(self.look())
 
     async def _ask_members(self, addresses: list[str], members: frozenset[str], *, again: bool) -> None:
-        """Those who came since the last look; all of them while something differs."""
+        """Those who came since the last look; all of them while something differs. Of many some at a time: first those that
+        differ, which may have been mended, and then those that were asked longest ago."""
         for gone in self._theirs.keys() - members:
             del self._theirs[gone]
+        for gone in self._asked.keys() - members:
+            del self._asked[gone]
         new = members if again or self._theirs else members - self._members
         known = set(members - new)
-        for client_id in sorted(new)[:MEMBERS_ASKED_MAX]:
+        turns = sorted(new, key=lambda each: (each not in self._theirs, self._asked.get(each, -1), each))
+        for client_id in turns[:MEMBERS_ASKED_MAX]:
+            self._asked[client_id] = next(self._questions)
             try:
                 info = await self._operations.running_info(addresses[0], self._group, client_id)
             except RocketcrewError as error:

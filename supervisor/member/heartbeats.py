@@ -51,6 +51,8 @@ class Heartbeats:
         """Brokers that have had our heartbeat on the connection that is open."""
         self._greeting: set[str] = set()
         """Brokers that one is on its way to."""
+        self.away: frozenset[str] = frozenset()
+        """Brokers that the last one could not be sent to, and that nothing has been connected with since."""
         self._timer: asyncio.TimerHandle | None = None
         self._armed = False
         self._running = False
@@ -109,6 +111,7 @@ class Heartbeats:
         So a member that no broker lets in (a wrong key) does not start, where Java would log it for ever.
         """
         addresses = self._cluster.all_broker_addresses()
+        self.away &= set(addresses)
         data = self._data()
         answers = await asyncio.gather(*(self._greet(address, data) for address in addresses), return_exceptions=True)
         failures = {address: answer for address, answer in zip(addresses, answers, strict=True)
@@ -123,11 +126,16 @@ class Heartbeats:
         try:
             await self._operations.heartbeat(address, data)
             self._greeted.add(address)
+        except UnreachableError:
+            if self._cluster.remoting.connection_of(address) is None:
+                self.away |= {address}
+            raise
         finally:
             self._greeting.discard(address)
 
     def connected(self, address: str) -> None:
         """A connection is new: if it leads to a broker, and not made for a heartbeat anyway, it gets one."""
+        self.away -= {address}
         if self._armed and address not in self._greeting and address in self._cluster.all_broker_addresses():
             self._run(self._greet_logged(address))
 
@@ -149,8 +157,9 @@ class Heartbeats:
         return bool(self._greeted)
 
     def known_to_all(self) -> bool:
-        """Every broker has had one on the connection that is open."""
-        return self._greeted.issuperset(self._cluster.all_broker_addresses())
+        """Every broker has had one on the connection that is open. Those that are away do not count: it would be tried, and
+        waited for, again and again, and they answer no question either."""
+        return (self._greeted | self.away).issuperset(self._cluster.all_broker_addresses())
 
     async def check_filters(self) -> None:
         """All that are subscribed; see check_filter."""

@@ -9,9 +9,10 @@ pulls or pops (CL/impl/consumer/RebalanceImpl.java, queryAssignment). `mqadmin s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
+from typing import NamedTuple, TypeVar
 
 import structlog
 
@@ -34,6 +35,8 @@ from .user_strategy import UserStrategy, strategy_process
 QUERY_TIMEOUT_MS = 3_000
 STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
 """Those that brokers know (BR/processor/QueryAssignmentProcessor.java)."""
+
+Answer = TypeVar("Answer")
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -157,15 +160,12 @@ class LookUps:
             queues = queues_to_read(topic, route)
             if self._alone:
                 return Assignment(queues, [self._client_id])
-            if not self._heartbeats.known_to_all():
-                # A broker that does not know us yet leaves us out of the list, and we would own nothing.
-                await self._heartbeats.send()
             if self._by_brokers is not None and not ordered:
-                found = await self._by_brokers.query(topic)
+                found = await self._of_one_that_knows_us(partial(self._by_brokers.query, topic))
                 if found is None:
                     return Assignment(queues)
                 return Assignment(queues, [self._client_id], found.pull, found.pop)
-            members = await self._operations.consumer_ids(self._group, topic)
+            members = await self._of_one_that_knows_us(partial(self._operations.consumer_ids, self._group, topic))
         except RocketcrewError as error:
             if not (topic.startswith(RETRY_PREFIX) or self._never_was(topic, error)):
                 asked = self._cluster.broker_at(getattr(error, "address", ""))
@@ -178,6 +178,17 @@ class LookUps:
         except AllocationError as error:
             log.error("allocation_failed", topic=topic, error=str(error))
             return Assignment(queues)
+
+    async def _of_one_that_knows_us(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+        """The answer of a broker: one that does not know us yet leaves us out of the list, and we would own nothing."""
+        if not self._heartbeats.known_to_all():
+            await self._heartbeats.send()
+        away = self._heartbeats.away
+        answer = await ask()
+        if away <= self._heartbeats.away:
+            return answer
+        await self._heartbeats.send()  # one has come back, maybe with this very question
+        return await ask()
 
     def _is_static(self, topic: str, route: TopicRouteData) -> bool:
         """Such a topic is given up, and reported once; the start refuses it."""

@@ -10,8 +10,7 @@ is not subscribed any more is forgotten when nothing of the topic is held here.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 import structlog
@@ -27,6 +26,8 @@ from ..core.pauses import MissingTopics
 
 ROUTES_FILE = "routes.json"
 """In the slot."""
+ASKED_MAX = 256
+"""Questions at a time; hardly any member has so many topics."""
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -67,21 +68,35 @@ class RouteKeeper:
         for a static topic."""
         if self._cache is not None:
             self._cluster.offer(self._cache.load())
-        for topic in list(self._topics()):
-            if topic.startswith(RETRY_PREFIX):
-                continue  # made by the first heartbeat
-            try:
-                refuse_static(topic, await self._cluster.route(topic))
+        topics = [
+            topic for topic in self._topics() if not topic.startswith(RETRY_PREFIX)
+        ]  # made by the first heartbeat
+        for topic, answer in zip(topics, await self._ask(topics), strict=True):
+            if not isinstance(answer, RocketcrewError):
+                refuse_static(topic, answer)
                 self._found.add(topic)
-            except BrokerError as error:
-                if error.code != ResponseCode.TOPIC_NOT_EXIST:
-                    raise
-                hint = (
-                    f"consumed as soon as it exists: looked up each second for a minute, then every"
-                    f" {self._interval_s * 1000:.0f} ms"
-                )
-                log.warning("topic_not_found", topic=topic, hint=hint)
+                continue
+            if not isinstance(answer, BrokerError) or answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise answer
+            hint = (
+                f"consumed as soon as it exists: looked up each second for a minute, then every"
+                f" {self._interval_s * 1000:.0f} ms"
+            )
+            log.warning("topic_not_found", topic=topic, hint=hint)
         self._save()
+
+    async def _ask(self, topics: Sequence[str]) -> list[TopicRouteData | RocketcrewError]:
+        """Their routes, together: name servers that are silent cost seconds a question."""
+        turns = asyncio.Semaphore(ASKED_MAX)
+
+        async def ask(topic: str) -> TopicRouteData | RocketcrewError:
+            async with turns:
+                try:
+                    return await self._cluster.route(topic)
+                except RocketcrewError as error:
+                    return error
+
+        return await asyncio.gather(*map(ask, topics))
 
     def arm(self) -> None:
         """Renew at the interval from now on, and report brokers that are not known now."""
@@ -116,12 +131,10 @@ class RouteKeeper:
 
     async def _find(self, topics: Collection[str]) -> set[str]:
         """Those of the topics that exist now."""
-        found: set[str] = set()
-        for topic in topics:
-            with contextlib.suppress(RocketcrewError):
-                await self._cluster.route(topic)
-                self._found.add(topic)
-                found.add(topic)
+        asked = list(topics)
+        answers = zip(asked, await self._ask(asked), strict=True)
+        found = {topic for topic, answer in answers if not isinstance(answer, RocketcrewError)}
+        self._found |= found
         return found
 
     def missing(self) -> list[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import psutil
 import structlog
 
+from ...durable.files import write_atomically
 from ...remoting.queues import MessageQueue
 from ...workers.cells import CELLS_FILE, PID, CellFile
 
@@ -94,10 +94,8 @@ def _read(path: Path) -> tuple[str, ...]:
 
 
 def _write(path: Path, owners: Iterable[str]) -> None:
-    beside = path.with_suffix(".new")
     try:
-        beside.write_text(json.dumps(list(dict.fromkeys(owners))[-OWNERS_MAX:]))
-        os.rename(beside, path)
+        write_atomically(path, json.dumps(list(dict.fromkeys(owners))[-OWNERS_MAX:]), durable=False)
     except OSError as error:
         log.warning("lock_note_not_written", path=str(path), error=str(error))
 

@@ -2,9 +2,9 @@
 
 The record gets a slot of the slab, as a pulled one; a worker that is ready and has the least in flight runs it after what it
 has. The broker waits 10 s and gives up; a handler that is never done with it would keep the worker for ever, so when it has
-run for the consume time-out the worker is killed, and its death handled as any other. What the worker had before it may take
-as long as its own limits allow: the cell says whether the worker has come to it. Until the worker has answered or died its
-bytes stay in the slab, also those of one that was refused because no worker came to it.
+run for the hard time limit, where the handler has one, the worker is killed, and its death handled as any other. What the
+worker had before it may take as long as it is allowed to: the cell says whether the worker has come to it. Until the worker
+has answered or died its bytes stay in the slab, also those of one that was refused because no worker came to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import structlog
 from ...conf.units import NS_PER_S
 from ...remoting.bodies import ConsumeDirectlyResult
 from ...remoting.log_keys import queue_keys
-from ...workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STARTED_NS, STATE, CellView
+from ...workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, HARD_NS, STARTED_NS, STATE, CellView
 from ...workers.packets import THROW_EXCEPTION, DirectResult, QueueInfo, Refused, encode_direct
 from ..core.decisions import Core
 from ..core.slab import Slot
@@ -45,7 +45,7 @@ class _Request:
 
 class Directing:
     """Open requests by number. `send(child, packet, payload)` writes to a worker's link; `kill(worker_id, reason)`;
-    `cell(child)` is that of the worker."""
+    `cell(child)` is that of the worker, `timeout_s` how long one may wait for its worker."""
 
     def __init__(
         self, core: Core, slab: memoryview, children: dict[str, Child],
@@ -76,7 +76,8 @@ class Directing:
         self._slab[slot.start : slot.start + len(record)] = record
         number = next(self._numbers) & 0xFFFF_FFFF
         answer: asyncio.Future[DirectResult] = self._loop.create_future()
-        timer = self._loop.call_later(self._timeout_s, self._look, number)
+        limit_s = self._cell(child)[HARD_NS] / NS_PER_S or self._timeout_s
+        timer = self._loop.call_later(min(limit_s, self._timeout_s), self._look, number)
         self._open[number] = _Request(child.worker_id, answer, slot, timer)
         log.info("consume_directly", **queue_keys(queue), worker=child.worker_id)
         packet = encode_direct(number, slot.start, len(record), queue)
@@ -87,12 +88,13 @@ class Directing:
     def _look(self, number: int) -> None:
         """Its time may be over: kill the worker that has run it for so long. Else look again when that can be."""
         request = self._open[number]
-        began_ns, left_s = self._began_ns(number, request.worker_id), self._timeout_s
-        if began_ns is not None:
-            left_s -= (time.monotonic_ns() - began_ns) / NS_PER_S
-            if left_s <= 0:
-                self._kill(request.worker_id, f"a message consumed directly ran for {self._timeout_s:.0f} s")
-                return
+        cell, left_s = self._running(number, request.worker_id), self._timeout_s
+        if cell is not None:
+            if limit_ns := cell[HARD_NS]:  # else it may take any time
+                left_s = (cell[STARTED_NS] + limit_ns - time.monotonic_ns()) / NS_PER_S
+                if left_s <= 0:
+                    self._kill(request.worker_id, f"a message consumed directly ran for {limit_ns / NS_PER_S:.0f} s")
+                    return
         elif not request.answer.done():
             busy = (
                 f"no worker came to it in {self._timeout_s:.0f} s: the one that has it is busy, and runs it after that"
@@ -100,14 +102,14 @@ class Directing:
             request.answer.set_exception(Refused(busy))
         request.timer = self._loop.call_later(left_s, self._look, number)
 
-    def _began_ns(self, number: int, worker_id: str) -> int | None:
-        """Since when the worker runs it; None while it has something else in hand."""
+    def _running(self, number: int, worker_id: str) -> CellView | None:
+        """The cell of the worker that runs it; None while that has something else in hand."""
         child = self._children.get(worker_id)
         first = next(each for each, request in self._open.items() if request.worker_id == worker_id)
         if child is None or first != number:
             return None
         cell = self._cell(child)
-        return cell[STARTED_NS] if cell[STATE] and cell[CHUNK_ID] == CONSUMED_DIRECTLY else None
+        return cell if cell[STATE] and cell[CHUNK_ID] == CONSUMED_DIRECTLY else None
 
     def _least_loaded(self) -> Child:
         ready = [

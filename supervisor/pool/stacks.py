@@ -167,10 +167,10 @@ def _kernel_state(pid: int) -> str:
 
 def worker_facts(
     children: Iterable[Child], running: Callable[[Child], Running | None],
-    blocked: Mapping[str, Mapping[str, object]], now: float,
+    blocked: Mapping[str, Mapping[str, object]], limit_s: Callable[[Child], float], now: float,
 ) -> dict[str, dict[str, object]]:  # fmt: skip
-    """What is known of each worker without asking it, by its id: JSON types. `blocked` is as Pool.blocked gives it, `now` in
-    seconds of the core's clock."""
+    """What is known of each worker without asking it, by its id: JSON types. `blocked` and `limit_s` are as Pool has
+    them, `now` in seconds of the core's clock."""
     facts: dict[str, dict[str, object]] = {}
     for child in children:
         found = running(child)
@@ -185,6 +185,7 @@ def worker_facts(
             "running": None if found is None else str(found),
             "progress": child.progress if found is not None else "",
             "blocked": blocked.get(child.worker_id),
+            "hard_limit_s": limit_s(child),
         }
     return facts
 

@@ -21,7 +21,7 @@ from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
 from ...workers import packets
-from ...workers.cells import CellFile
+from ...workers.cells import HARD_NS, CellFile
 from ...workers.claims import find_barrier
 from ...workers.link import Transport, link_pair
 from ...workers.packets import (
@@ -433,6 +433,10 @@ class Pool:
             return None
         seconds = max(0.0, self._loop.time() - cell.started_ns / NS_PER_S)
         return Running(mq.topic, mq.broker_name, mq.queue_id, cell.offset, seconds)
+
+    def hard_limit_s(self, child: Child) -> float:
+        """Of one call, by its cell: a handler's own limit goes before the settings. 0 = none."""
+        return self._cells.view(child.cell_slot)[HARD_NS] / NS_PER_S
 
     def blocked(self) -> dict[str, dict[str, object]]:
         """The workers that cannot write their segments, by id: the `error`, and for how many `seconds`. JSON types."""

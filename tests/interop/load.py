@@ -79,7 +79,7 @@ class Load:
     async def _send_all(self) -> None:
         begin = time.monotonic()
         room = asyncio.Semaphore(IN_FLIGHT_MAX)
-        producer = Producer.create(self._name_server, send_timeout_ms=SEND_TIMEOUT_MS)
+        producer = Producer(self._name_server, send_timeout_ms=SEND_TIMEOUT_MS)
         async with producer, asyncio.TaskGroup() as tasks:
             for index, number in enumerate(self._numbers):
                 await asyncio.sleep(max(0.0, begin + index / self._per_second - time.monotonic()))

@@ -51,10 +51,10 @@ class Spread(Operations):
         self._each = [Operations(cluster) for cluster in clusters]
 
     async def update_consumer_offset(
-        self, group: str, mq: MessageQueue, offset: int, *, oneway: bool = False, timeout_ms: int = OFFSET_TIMEOUT_MS
+        self, group: str, mq: MessageQueue, offset: int, *, timeout_ms: int = OFFSET_TIMEOUT_MS
     ) -> None:
         patience_ms = max(timeout_ms, SEND_TIMEOUT_MS)
-        await self._each[mq.queue_id].update_consumer_offset(group, mq, offset, oneway=oneway, timeout_ms=patience_ms)
+        await self._each[mq.queue_id].update_consumer_offset(group, mq, offset, timeout_ms=patience_ms)
 
     async def connect(self, mq: MessageQueue) -> None:
         for operations in self._each:

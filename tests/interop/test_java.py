@@ -12,15 +12,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import WAIT_S, Broker, Cluster, Crew, send_numbers, wait_until
+from harness import WAIT_S, Broker, Cluster, Crew, patient_producer, send_numbers, wait_until
 from servers import BINARY_HEADERS, VERSIONS, Member, Servers, Tools, answers, run_tools, send_by_java
 
+from rocketcrew import OutgoingMessage
 from rocketcrew.cli.watch import Watch
+from rocketcrew.remoting.compression import Compression
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 JavaClasses = Callable[[str], str]
 QUEUES = 8
 ALL_QUEUES = set(range(QUEUES))
+LARGE_BYTES = 200_000
+"""Several blocks of each kind of compression."""
 
 
 def outcome(numbers: range) -> dict[int, int]:
@@ -113,6 +117,28 @@ def check_progress(lines: Sequence[str], topic: str, group: str, queues: int, me
     assert all(end == committed for end, committed in ends.values()), lines
     assert sum(end for (name, _), (end, _) in ends.items() if name == topic) == messages, lines
     assert any(line.endswith("Diff Total: 0") for line in lines), lines
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_a_java_member_reads_large_bodies_of_each_compression(
+    version: str, tmp_path: Path, java_classes: JavaClasses
+) -> None:
+    """Java's client drops a whole pull with a body that it can't read, and takes its messages for consumed."""
+    topic, group, large = "large", "large-group", dict(enumerate(Compression))
+    broker = Broker(tmp_path)
+    try:
+        for number, kind in large.items():
+            with patient_producer(broker, compression=kind) as producer:
+                producer.send(OutgoingMessage(topic, str(number).encode().ljust(LARGE_BYTES)))
+        member = Member(tmp_path, java_classes(version), broker.name_server, group, topic)
+        try:
+            wait_until(lambda: len(member.done()) >= len(large), WAIT_S, "all messages finished")
+            member.leave()
+        finally:
+            member.java.stop()
+        assert sorted(member.done()) == [(number, 0) for number in large]
+    finally:
+        broker.stop()
 
 
 @pytest.mark.parametrize(

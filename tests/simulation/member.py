@@ -19,7 +19,15 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.allocation import everything, strategy_named
 from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
-from rocketcrew.supervisor.core.journal import Entry, JournalError, JournalState, replay, snapshot
+from rocketcrew.supervisor.core.journal import (
+    Entry,
+    JournalError,
+    JournalSent,
+    JournalState,
+    entries_of,
+    replay,
+    snapshot,
+)
 from rocketcrew.supervisor.core.outcome_notes import by_queue
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.slab import UNIT_BYTES, Slab
@@ -181,16 +189,15 @@ class SimMember:
 
     def _known_on_disk(self) -> dict[MessageQueue, Intervals]:
         """What the journals of this slot and of those that it takes over know as finished, sealed or not."""
-        known: dict[MessageQueue, Intervals] = {}
+        journal = JournalState()
         for folder in (self.folder, *self._taken_over):
-            journal = replay(bytes(folder.journal), "journal")[0]
-            for mq, log in journal.queues.items():
-                done = known.setdefault(mq, Intervals(log.durable.pairs()))
-                done.add(0, max(log.committed, 0))
-                for start, end in log.durable.pairs():
-                    done.add(start, end)
-            for mq, offsets in chain.from_iterable(held.items() for held in journal.pending.values()):
-                known.setdefault(mq, Intervals()).update(offsets.pairs())
+            journal.merge(replay(bytes(folder.journal), "journal")[0])
+        known: dict[MessageQueue, Intervals] = {}
+        for mq, log in journal.queues.items():
+            done = known[mq] = Intervals(log.durable.pairs())
+            done.add(0, max(log.committed, 0))
+        for mq, offsets in chain.from_iterable(held.items() for held in journal.pending.values()):
+            known.setdefault(mq, Intervals()).update(offsets.pairs())
         return known
 
     def _check_failed_start(self) -> None:
@@ -228,8 +235,8 @@ class SimMember:
         recovered = state.recovered()
         if recovered:
             self.world.note("a restart took over finished messages")
-        self.notebook.restarted(recovered)
-        self.core.recover(recovered)
+        self.notebook.restarted(recovered, state.sent())
+        self.core.recover(recovered, state.sent())
         self.core.state.outcomes.recovered(state, by_queue([self.folder.noted().of_kind(SETTLED)]))
         self._write_anew()
         if not self.parts.joins_first:
@@ -311,8 +318,7 @@ class SimMember:
             self._look_at(todo)
             self._seen = 0
             self.pool.keeps_rate(todo)
-            entries: list[Entry] = [a for a in todo if isinstance(a, Entry)]
-            if entries and self.running:
+            if (entries := entries_of(todo)) and self.running:
                 self._write_journal(entries)
             for action in todo:
                 perform = self._performs.get(type(action))
@@ -365,6 +371,8 @@ class SimMember:
 
     def _write_journal(self, entries: list[Entry]) -> None:
         went_back = False
+        if not (entries := [entry for entry in entries if not self.journal.is_known(entry)]):
+            return
         for entry in entries:
             self._check_entry(entry)
             self.notebook.journalled(entry)
@@ -395,7 +403,7 @@ class SimMember:
                 for start, end in offsets.pairs():
                     truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
             return
-        if isinstance(entry, act.JournalLost):
+        if isinstance(entry, act.JournalLost | JournalSent):
             return
         key = (entry.mq.topic, entry.mq.queue_id)
         if isinstance(entry, act.JournalDone):
@@ -404,7 +412,17 @@ class SimMember:
         elif entry.start < entry.offset:
             truth.may_pass(key, entry.offset, "the journal's offset", self.askers.get(entry.mq))
 
+    def _check_others(self, entry: act.Log) -> None:
+        """What an only member had finished is forgotten for nobody. (What it has sent, a loss of power may have taken.)"""
+        mq = queue_of(entry)
+        assert mq is not None
+        alone = self.script.members_max == 1 and not self.truth.power_cut
+        if alone and (mq.topic, mq.queue_id) not in self.truth.ever_reset:
+            raise Violation(f"{entry.event} {entry.keys}, and nobody else was there")
+
     def _logged(self, entry: act.Log) -> None:
+        if entry.event == "others_went_on":
+            self._check_others(entry)
         if entry.event == "key_not_found_out":
             self.world.note("a key was not found out")
         if entry.event == "drain_cut_short":

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalLost, JournalSealed, Log
-from rocketcrew.supervisor.core.journal import Entry
+from rocketcrew.supervisor.core.journal import Entry, JournalSent
 from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import QueueEvent, QueueState
 
@@ -38,6 +38,7 @@ class Notebook:
         self._waiting: dict[tuple[str, int], list[tuple[MessageQueue, int, int, int]]] = {}
         """By segment: finished, but not sealed, with the number of the assignment."""
         self._moved: set[MessageQueue] = set()
+        self._sent: dict[MessageQueue, int] = {}
         self._held: dict[int, dict[int, str]] = {}
         """By assignment (handle) and offset: who got it last."""
         self._dead: set[str] = set()
@@ -47,8 +48,12 @@ class Notebook:
         """Assignments that may have lost rows: neighbours of those run again too."""
         self._ends = 0
 
-    def restarted(self, recovered: dict[MessageQueue, tuple[int, Intervals]]) -> None:
-        """What the journal of the last run knows: the committed offset, and what is finished above it."""
+    def restarted(
+        self, recovered: dict[MessageQueue, tuple[int, Intervals]], sent: dict[MessageQueue, int]
+    ) -> None:  # fmt: skip
+        """What the journal of the last run knows: the committed offset, and what is finished above it; and which offsets were
+        sent: above them others went on, which ends the promise as a reset does."""
+        self._sent = sent
         for mq, (committed, done) in recovered.items():
             self.no_repeat[mq] = Intervals(done.pairs())
             self._committed[mq] = committed
@@ -60,6 +65,8 @@ class Notebook:
                     self._finished[mq].add(start, end)
         elif isinstance(entry, JournalLost):
             self._waiting.pop((entry.worker_id, entry.seq), None)
+        elif isinstance(entry, JournalSent):
+            pass
         elif isinstance(entry, JournalDone):
             if entry.seq:
                 item = (entry.mq, self._number.get(entry.mq, 0), entry.start, entry.end)
@@ -76,6 +83,8 @@ class Notebook:
         self._number[mq] = self._number.get(mq, 0) + 1
         if entry.offset < before and self.no_repeat.pop(mq, None) is not None:
             self._world.note("a member met a reset")
+        if entry.offset > self._sent.pop(mq, entry.offset) and self.no_repeat.pop(mq, None) is not None:
+            self._world.note("others went on while a member was away")
         self._committed[mq] = entry.offset
         self._finished[mq] = Intervals(self.no_repeat[mq].pairs()) if mq in self.no_repeat else Intervals()
 

@@ -6,7 +6,7 @@ of seeds within which each must be found, and the kind of world (which faults co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
 from rocketcrew.remoting.properties import PROPERTY_RETRY_TOPIC
@@ -24,7 +24,7 @@ from rocketcrew.supervisor.core.process_queue import ProcessQueue, PulledQueue
 from rocketcrew.supervisor.core.pulling import Pulling
 from rocketcrew.supervisor.core.reclaiming import Reclaiming
 from rocketcrew.supervisor.core.retries import Retries
-from rocketcrew.supervisor.core.settling import FailureReport, Settling
+from rocketcrew.supervisor.core.settling import Settling
 from rocketcrew.supervisor.core.slab import Slab
 from rocketcrew.supervisor.core.state import CoreConfig, Worker
 from rocketcrew.supervisor.core.states import QueueEvent
@@ -152,31 +152,26 @@ class SendsRevoked(CoreParts):
     """A queue that was taken away sends its failures back, as does its new owner."""
 
     class assigning_class(Assigning):
-        def revoke(self, pq: ProcessQueue, now: float, *, send_failures: bool) -> None:
-            del send_failures
-            super().revoke(pq, now, send_failures=True)
+        def revoke(self, pq: ProcessQueue, now: float, *, to_another: bool = False) -> None:
+            del to_another
+            super().revoke(pq, now)
 
 
 class AcceptsLate(CoreParts):
     """An outcome of an ended assignment counts for the one that came after it."""
 
     class settling_class(Settling):
-        def report(
-            self, worker_id: str, chunk_id: int, start: int, count: int, seq: int, busy_us: int, slowest_us: int,
-            filtered: int, failures: Sequence[FailureReport], now: float, wall_ms: int = 0,
-        ) -> None:  # fmt: skip
-            chunk = self.s.chunks.get(chunk_id)
+        def report(self, event: ev.Reported, now: float) -> None:
+            chunk = self.s.chunks.get(event.chunk_id)
             if chunk is not None and chunk.handle not in self.s.queues:
                 for pq in self.s.queues.values():
-                    begin, end = chunk.begin_of(start), chunk.offsets[start + count - 1] + 1
+                    begin, end = chunk.begin_of(event.start), chunk.offsets[event.start + event.count - 1] + 1
                     if pq.ledger.begin >= 0 and pq.mq == self.mqs.get(chunk.handle):
                         pq.ledger.finish(begin, end)
-                        self.s.out.append(JournalDone(pq.mq, begin, end, worker_id, 0))
+                        self.s.out.append(JournalDone(pq.mq, begin, end, event.worker_id, 0))
             for pq in self.s.queues.values():
                 self.mqs[pq.handle] = pq.mq
-            super().report(
-                worker_id, chunk_id, start, count, seq, busy_us, slowest_us, filtered, failures, now, wall_ms
-            )
+            super().report(event, now)
 
         @property
         def mqs(self) -> dict[int, MessageQueue]:

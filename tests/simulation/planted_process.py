@@ -13,7 +13,7 @@ from rocketcrew.supervisor.core.journal import MAGIC, JournalState
 
 from .disk import BLOCK_HEAD_BYTES, Folder, Table
 from .parts import Parts
-from .planted import COMING_AND_GOING, SEVERAL, CoreParts, Planted
+from .planted import COMING_AND_GOING, ONE_SLOT, SEVERAL, CoreParts, Planted
 from .script import ACTIONS, BOOTS, POWER
 
 
@@ -34,6 +34,16 @@ class ReadsOverZeros(Parts):
                 whole += data[at:end]
             at = end
         return super().read_journal(bytes(whole))
+
+
+class ForgetsWhatWasSent(Parts):
+    """The journal does not say which offsets were sent: those that were not confirmed are taken for others'."""
+
+    def read_journal(self, data: bytes) -> JournalState:
+        state = super().read_journal(data)
+        for log in state.queues.values():
+            log.sent = log.committed
+        return state
 
 
 class LosesTheBatch(Parts):
@@ -120,6 +130,7 @@ PLANTED_PROCESS = {
     "look-ups beside each other": Planted(LooksUpAtEachNotice, 20, (*COMING_AND_GOING, "slow network"), SEVERAL),
     "a failing action loses the rest of its batch": Planted(LosesTheBatch, 20, (ACTIONS,), {"slow": 0.05}),
     "zeros in a journal are read over": Planted(ReadsOverZeros, 40, (POWER,)),
+    "what was sent is not noted": Planted(ForgetsWhatWasSent, 40, ("kill member",), ONE_SLOT | {"slow": 0.05}),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}
     ),

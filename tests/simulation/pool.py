@@ -10,7 +10,6 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import NOT_CARRIED_OUT
 from rocketcrew.supervisor.core.reclaiming import HELD_LATE_INTERVALS, SHOWN_LATE_INTERVALS
-from rocketcrew.supervisor.core.settling import FailureReport
 from rocketcrew.supervisor.core.state import State, Worker
 from rocketcrew.supervisor.core.states import LIVING, QueueEvent, QueueState, WorkerState
 from rocketcrew.workers.cells import RECALLED
@@ -330,7 +329,7 @@ class SimPool:
             self._member.workers_ready()
 
     def report(
-        self, worker: SimWorker, work: Work, start: int, count: int, seq: int, failures: list[FailureReport]
+        self, worker: SimWorker, work: Work, start: int, count: int, seq: int, failures: list[ev.FailureReport]
     ) -> None:
         worker.heard += 1
         us = 3_000 if self._member.world.chance(0.01) else self._member.script.handler_us

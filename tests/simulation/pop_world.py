@@ -107,7 +107,8 @@ class PopSimulation:
             "c1", "g", (TOPIC,), strategy=average, persist_interval_ms=random.choice([50, 250]), send_back_retry_ms=100,
             rebalance_interval_ms=700, pull_delay_on_error_ms=60, stop_deadline_ms=20_000,
             pop_threshold_for_queue=random.choice([4, 16, 96]), chunk_messages_max=random.choice([1, 4]),
-            max_worker_deaths=DEATHS_MAX, pop_elsewhere_after_ms=ELSEWHERE_MS, pop_ask_again_ms=ASK_AGAIN_MS,
+            chunk_target_us=2_000, max_worker_deaths=DEATHS_MAX, pop_elsewhere_after_ms=ELSEWHERE_MS,
+            pop_ask_again_ms=ASK_AGAIN_MS,
         )  # fmt: skip
         self._make_core = lambda: _begun(make_core(config, Slab(len(self.view)), self.view))
         self.core = self._make_core()

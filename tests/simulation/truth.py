@@ -61,6 +61,8 @@ class Truth:
         """An operator skipped what is below."""
         self.skipped_ever: dict[QueueKey, int] = {}
         self.resets: dict[QueueKey, Reset] = {}
+        self.ever_reset: set[QueueKey] = set()
+        self.power_cut = False
         self.broker_offsets: dict[QueueKey, int] = {}
         self._upto: dict[QueueKey, int] = {}
         self.strict_resets = True
@@ -110,6 +112,7 @@ class Truth:
         """An operator's newest order. Going back asks for records to be run again; going forward asks for nothing, also
         not for what a reset before it wanted, which perhaps nobody met."""
         self.deaths.reset(*key)
+        self.ever_reset.add(key)
         skipped = self.skipped_below.get(key, 0)
         self.skipped_ever[key] = max(self.skipped_ever.get(key, 0), target)
         before = self.resets.get(key)
@@ -133,6 +136,7 @@ class Truth:
 
     def power_lost(self) -> None:
         """A reset that no member may have heard of yet: what its journal has lost can say that more was finished."""
+        self.power_cut = True
         for key, reset in list(self.resets.items()):
             if self.world.now_ms - reset.at_ms < RESET_HEARD_MS:
                 self.void_reset(key)

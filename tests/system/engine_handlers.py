@@ -11,7 +11,7 @@ from pathlib import Path
 from rocketcrew import Message, handler
 
 
-@handler(schema="number bigint, attempt int", hard_time_limit=2)
+@handler(schema="number bigint, attempt int", hard_time_limit_s=2)
 def deadly(message: Message) -> dict[str, int]:
     """33 ends its process, 44 sleeps for ever and 66 fails, both at first; the others are numbers."""
     value = int(message.body)

@@ -22,7 +22,7 @@ def claim_signals(number: int) -> None:
         signal.signal(each, signal.SIG_IGN if number % 2 == 0 else lambda _number, _frame: None)
 
 
-@handler(schema="number bigint", hard_time_limit=4)
+@handler(schema="number bigint", hard_time_limit_s=4)
 def harmful(message: Message) -> dict[str, int] | None:
     """Claims signals, forks that exit, forks that come back, prints, logs, once loops in C and once closes every
     descriptor."""

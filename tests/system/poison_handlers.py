@@ -100,12 +100,12 @@ def sleeps_over_the_key(message: Message) -> str:
     return str(number_of(message) % 10)
 
 
-@handler(schema=SCHEMA, order="key", key=sleeps_over_the_key, hard_time_limit=1.5)
+@handler(schema=SCHEMA, order="key", key=sleeps_over_the_key, hard_time_limit_s=1.5)
 def has_a_key_that_is_not_found_out(message: Message) -> dict[str, int]:
     return row(number_of(message))
 
 
-@handler(schema=SCHEMA, hard_time_limit=3)
+@handler(schema=SCHEMA, hard_time_limit_s=3)
 def endless_c_loop(message: Message) -> dict[str, int]:
     """The poison counts for ever in C, with the interpreter's lock held, at its first attempt."""
     if number_of(message) == POISON and not message.reconsume_times:
@@ -113,14 +113,14 @@ def endless_c_loop(message: Message) -> dict[str, int]:
     return row(number_of(message))
 
 
-@handler(schema=SCHEMA, hard_time_limit=3)
+@handler(schema=SCHEMA, hard_time_limit_s=3)
 async def endless_c_loop_in_a_coroutine(message: Message) -> dict[str, int]:
     """The same in one of many calls that are under way: no other can go on, and none of them is to blame."""
     await asyncio.sleep(0.001)
     return endless_c_loop.function(message)
 
 
-@handler(schema=SCHEMA, hard_time_limit=3)
+@handler(schema=SCHEMA, hard_time_limit_s=3)
 async def endless_coroutine(message: Message) -> dict[str, int]:
     """The poison waits for ever at its first attempt; it must not be running any more at its second."""
     if number_of(message) == POISON and not message.reconsume_times:
@@ -134,7 +134,7 @@ async def endless_coroutine(message: Message) -> dict[str, int]:
     return row(number_of(message))
 
 
-@handler(schema=SCHEMA, soft_time_limit=1.5)
+@handler(schema=SCHEMA, soft_time_limit_s=1.5)
 def sleeps(message: Message) -> dict[str, int]:
     """The poison sleeps for ever at its first two attempts; at the second it cleans up and asks for a retry itself."""
     if number_of(message) == POISON and message.reconsume_times < 2:

@@ -18,7 +18,7 @@ def start(name: str, *words: str) -> None:
     (Path(os.environ["PROGRAMS"]) / f"{name}.{program.pid}").touch()
 
 
-@handler(schema="said string", hard_time_limit=2)
+@handler(schema="said string", hard_time_limit_s=2)
 def in_time(message: Message) -> None:
     """Starts a program and ends its worker: by itself, or at the time limit of its first attempt. Or leaves it running."""
     what = message.body.decode()

@@ -65,12 +65,12 @@ def test_a_lambda_in_two_workers_and_rows_that_stay_after_the_end(broker: LocalB
     topic = broker.topic()
     send(broker, topic, 40)
     with crew_of(broker, lambda message: {"n": int(message.body)}, topic, workers=2) as crew:
-        counters = crew.wait(timeout=WAIT_S)
+        counters = crew.wait(timeout_s=WAIT_S)
         assert counters["done_messages"] == 40
         assert sorted(row["n"] for row in crew.results()) == list(range(40))
         wait_until(lambda: crew.status["ready_workers"] == 2, what="the second worker")
         send(broker, topic, 10, start=40)
-        crew.wait(max_messages=50, until_empty=False, timeout=WAIT_S)
+        crew.wait(max_messages=50, until_empty=False, timeout_s=WAIT_S)
         assert sorted(row["n"] for row in crew.results()) == list(range(50))
     assert crew.status["counters"]["done_messages"] == 50
     assert crew.table().column("_topic").to_pylist() == [topic] * 50
@@ -83,7 +83,7 @@ def test_a_second_crew_of_the_group_has_its_own_rows_only(broker: LocalBroker, h
     for start in (0, 5):
         send(broker, topic, 5, start)
         with crew_of(broker, times_factor, topic, group=group) as crew:
-            crew.wait(timeout=WAIT_S)
+            crew.wait(timeout_s=WAIT_S)
             assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(start, start + 5)]
 
 
@@ -107,7 +107,7 @@ def test_a_fork_leaves_the_crew_to_its_parent(broker: LocalBroker, here: Path) -
             finally:
                 os._exit(9)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-        crew.wait(timeout=WAIT_S)
+        crew.wait(timeout_s=WAIT_S)
         assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(5)]
 
 
@@ -117,7 +117,7 @@ def test_inside_a_running_loop_as_in_a_notebook(broker: LocalBroker, here: Path)
 
     async def cell() -> int:
         with crew_of(broker, times_factor, topic) as crew:
-            crew.wait(timeout=WAIT_S)
+            crew.wait(timeout_s=WAIT_S)
             return sum(row["n"] for row in crew.results())
 
     assert asyncio.run(cell()) == FACTOR * 10
@@ -132,7 +132,7 @@ def test_what_comes_back_later_is_waited_for_and_dead_letters_are_no_rest(broker
     topic, group = broker.topic(), broker.group()
     send(broker, topic, 5)
     with crew_of(broker, stubborn, topic, group=group, settings={"consumer.max_reconsume_times": 2}) as crew:
-        crew.wait(timeout=WAIT_S)
+        crew.wait(timeout_s=WAIT_S)
         assert sorted(row["n"] for row in crew.results()) == [0, 1, 2, 4]
     assert [message.body for message in broker.dead_letters(group)] == [b"3"]
 
@@ -152,7 +152,7 @@ def test_what_others_bring_back_does_not_end_the_wait(tmp_path: Path, here: Path
         with crew_of(slow, once_more, topic, group=group) as crew:
             with patient_producer(slow) as producer:
                 producer.send(f"%RETRY%{group}", "theirs")
-            crew.wait(timeout=WAIT_S)
+            crew.wait(timeout_s=WAIT_S)
             assert sorted(row["body"] for row in crew.results()) == ["ours", "theirs"]
             assert {row["times"] for row in crew.results() if row["body"] == "ours"} == {1}
 
@@ -172,7 +172,7 @@ def test_a_strangers_message_of_two_hours_is_not_waited_for(tmp_path: Path, here
             producer.send(topic, "once more")
             producer.send(topic, "dead")
         with crew_of(slow, once_more, topic, group=group) as crew:
-            crew.wait(timeout=WAIT_S)
+            crew.wait(timeout_s=WAIT_S)
             assert list(crew.results()) == [{"times": 1}]
         assert [message.body for message in slow.dead_letters(group)] == [b"dead"]
 
@@ -191,7 +191,7 @@ def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here:
     with crew_of(
         broker, crash, topic, settings={"workers.max_worker_deaths": 1, "consumer.max_reconsume_times": 1}
     ) as crew:
-        crew.wait(timeout=WAIT_S)
+        crew.wait(timeout_s=WAIT_S)
         table = crew.table()
     records = list(
         zip(table["_topic"].to_pylist(), table["_queue_id"].to_pylist(), table["_offset"].to_pylist(), strict=True)
@@ -206,7 +206,7 @@ def test_an_embedded_broker_of_its_own(here: Path) -> None:
     with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
         with patient_producer(crew) as producer:
             producer.send("numbers", "14")
-        crew.wait(max_messages=1, until_empty=False, timeout=WAIT_S)
+        crew.wait(max_messages=1, until_empty=False, timeout_s=WAIT_S)
         assert list(crew.results()) == [{"n": 42}]
 
 
@@ -215,7 +215,7 @@ def test_rows_of_a_target_are_read_from_the_table(broker: LocalBroker, here: Pat
     send(broker, topic, 20)
     settings = {"spark.format": "pyarrow", "spark.max_wait_ms": 500}
     with crew_of(broker, times_factor, topic, target=table, settings=settings) as crew:
-        crew.wait(timeout=WAIT_S)
+        crew.wait(timeout_s=WAIT_S)
         assert sorted(read(table)["n"].to_pylist()) == [n * FACTOR for n in range(20)]
         with pytest.raises(UsageError, match=r"rocketcrew\.read"):
             crew.results()
@@ -268,7 +268,7 @@ def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here
     with crew_of(broker, never, topic, settings={"consumer.max_reconsume_times": 1_000_000}) as crew:
         wait_until(lambda: crew.status["counters"]["failed_messages"] > 0, WAIT_S, "a failed attempt")
         with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: 0 messages are finished, [1-9]") as late:
-            crew.wait(timeout=0.1)
+            crew.wait(timeout_s=0.1)
         assert isinstance(late.value, TimeoutError)
         assert "never" in crew.log.read_text()
 
@@ -278,7 +278,7 @@ def test_a_topic_that_does_not_exist_is_not_taken_for_consumed(broker: LocalBrok
         crew_of(broker, times_factor, "misspelt") as crew,
         pytest.raises(CrewTimeoutError, match="topic misspelt does not"),
     ):
-        crew.wait(timeout=1)
+        crew.wait(timeout_s=1)
 
 
 def test_a_broker_that_is_away_is_waited_for(broker: LocalBroker, here: Path) -> None:
@@ -287,10 +287,10 @@ def test_a_broker_that_is_away_is_waited_for(broker: LocalBroker, here: Path) ->
         broker.kill()
         try:
             with pytest.raises(CrewTimeoutError, match="how many are left is not known"):
-                crew.wait(timeout=0.1)
+                crew.wait(timeout_s=0.1)
         finally:
             broker.start()
-        assert crew.wait(timeout=WAIT_S)["done_messages"] == 0
+        assert crew.wait(timeout_s=WAIT_S)["done_messages"] == 0
 
 
 def test_a_crew_whose_process_is_killed_says_so_and_the_next_one_goes_on(broker: LocalBroker, here: Path) -> None:
@@ -299,11 +299,11 @@ def test_a_crew_whose_process_is_killed_says_so_and_the_next_one_goes_on(broker:
     os.kill(crew.status["pid"], signal.SIGKILL)
     for _again in range(2):
         with pytest.raises(CrewError, match="killed by signal 9"):
-            crew.wait(timeout=WAIT_S)
+            crew.wait(timeout_s=WAIT_S)
     crew.close()
     send(broker, topic, 3)
     with crew_of(broker, times_factor, topic, group=group) as crew:
-        crew.wait(timeout=WAIT_S)
+        crew.wait(timeout_s=WAIT_S)
         assert sorted(row["n"] for row in crew.results()) == [0, 3, 6]
 
 
@@ -336,7 +336,7 @@ def test_the_file_of_the_folder_is_read_and_arguments_come_first(broker: LocalBr
     assert (crew.settings.consumer.group, crew.settings.workers.count) == ("of-the-file", 1)
     send(broker, topic, 2)
     with crew:
-        crew.wait(max_messages=2, timeout=WAIT_S)
+        crew.wait(max_messages=2, timeout_s=WAIT_S)
     with pytest.raises(UsageError, match="started before"):
         crew.start()
 

@@ -26,7 +26,7 @@ DEMO_S = 600.0
 @contextlib.contextmanager
 def started(folder: Path, *arguments: str, temporary: Path | None = None) -> Generator[subprocess.Popen[str]]:
     """A demo, which is gone in the end, whatever the test found; what it started goes with it."""
-    env = {**os.environ, **({"TMPDIR": str(temporary)} if temporary else {})}
+    env = {**os.environ, "ROCKETCREW_SECURITY_TLS_ENABLE": "true", **({"TMPDIR": str(temporary)} if temporary else {})}
     with subprocess.Popen(
         [sys.executable, "-m", "rocketcrew", "demo", "--dir", str(folder), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env,

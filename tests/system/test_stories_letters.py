@@ -47,7 +47,7 @@ def test_dead_letters_are_sorted_replayed_and_purged(tmp_path: Path) -> None:
             assert {(one["origin_topic"], one["line"]) for one in letters} == {("orders", LINE)}
 
             grouped = run(tmp_path, "dlq", "group", *ours, "--by", "error", "--json")
-            assert [(row["COUNT"], row["ERROR"]) for row in json.loads(grouped.stdout)] == [(2, "KeyError: '…'")]
+            assert [(row["count"], row["error"]) for row in json.loads(grouped.stdout)] == [(2, "KeyError: '…'")]
             place = str(next(one["place"] for one in letters if one["keys"] == "o-1"))
             shown = run(tmp_path, "dlq", "show", place, *ours)
             assert "KeyError: 'price' (shop.py:8)" in shown.stdout

@@ -253,6 +253,29 @@ def test_what_waits_in_a_level_that_was_shortened_is_delivered_after_the_shorter
     assert len(broker.read()) == 3
 
 
+@pytest.mark.parametrize("starts", [False, True])
+def test_a_damaged_store_time_delivers_nothing_early(make, starts):
+    """It has no CRC. One bit of the time of a message that waits, also behind another."""
+    broker = make(message_delay_level="10s")
+    for number in range(2):
+        broker.send(body=b"%d" % number, properties={"DELAY": "1"})
+        broker.later(1_000)
+    store = broker.core.state.store
+    for offset in (0, 1) if starts else (1,):
+        at = store.message_in("SCHEDULE_TOPIC_XXXX", 0, offset).physical_offset + 56
+        time_ms = store.store_time_ms("SCHEDULE_TOPIC_XXXX", 0, offset)
+        log = broker.storage.open("commitlog", 1, buffered=False)
+        log.overwrite(at, (time_ms & ~(1 << 18)).to_bytes(8, "big"))
+    if starts:
+        broker.core.stop()
+        broker.start()
+    delivered = []
+    for _ in range(10):
+        delivered.append(len(broker.read()))
+        broker.later(1_000)
+    assert delivered == [0] * 8 + [1, 2]
+
+
 def test_a_clients_own_retry_goes_through_the_delay(broker):
     answer = broker.send(topic="%RETRY%g", reconsume_times=2, max_reconsume_times=16, properties={"DELAY": "1"})
     assert answer.code == 0

@@ -12,7 +12,7 @@ import pytest
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli import main
 from rocketcrew.cli.asking import OWN_OFFSETS
-from rocketcrew.cli.commands.reset import ONE_MEMBER
+from rocketcrew.cli.moving import ONE_MEMBER
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.loop_thread import LoopThread
@@ -122,14 +122,17 @@ def test_a_file_says_so_of_the_group_that_it_names(
 @pytest.mark.parametrize(
     ("file", "env", "words", "said"),
     [
-        ("cachers", {}, ["-g", "cachers"], True),
-        ("cachers", {"GROUP": "cachers"}, [], True),
-        ("cachers", {"GROUP": "others"}, [], False),
+        ('group="cachers"', {}, ["-g", "cachers"], True),
+        ('group="cachers"', {"GROUP": "cachers"}, [], True),
+        ('group="cachers"', {"GROUP": "others"}, [], False),
+        ('group=""', {}, ["-g", "cachers"], True),
+        ('group=""', {"GROUP": "cachers"}, [], True),
         ("", {}, ["-g", "cachers"], True),
         ("", {"GROUP": "cachers"}, [], True),
         (None, {"GROUP": "cachers", "MESSAGE_MODEL": BROADCASTING}, ["-g", "cachers"], True),
         (None, {"GROUP": "cachers", "MESSAGE_MODEL": BROADCASTING}, ["-g", "others"], False),
         (None, {"MESSAGE_MODEL": BROADCASTING}, ["-g", "cachers"], True),
+        (None, {"GROUP": "", "MESSAGE_MODEL": BROADCASTING}, ["-g", "cachers"], True),
     ],
 )
 def test_only_a_source_that_names_another_group_says_nothing_of_this_one(
@@ -138,8 +141,7 @@ def test_only_a_source_that_names_another_group_says_nothing_of_this_one(
 ) -> None:  # fmt: skip
     """Nobody runs."""
     if file is not None:
-        group = f'group="{file}"\n' if file else ""
-        (tmp_path / "rocketcrew.toml").write_text(f'[consumer]\n{group}message_model="{BROADCASTING}"\n')
+        (tmp_path / "rocketcrew.toml").write_text(f'[consumer]\n{file}\nmessage_model="{BROADCASTING}"\n')
     variables = {f"ROCKETCREW_CONSUMER_{name}": value for name, value in env.items()}
     asked = ["reset", "--to", "latest", "--new-group", "--dry-run", "-t", TOPIC, "-n", name_server, *words]
     main.run(asked, variables, tmp_path)

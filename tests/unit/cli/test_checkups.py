@@ -13,7 +13,9 @@ from rocketcrew.cli.checkup_facts import (
     broker_clock_ms,
     check_start,
     disk_facts,
+    function_facts,
     handler_facts,
+    log_facts,
     metrics_facts,
     popped_retries,
     refused,
@@ -30,6 +32,7 @@ from rocketcrew.cli.checkups import (
     Level,
     MachineFacts,
     MetricsFacts,
+    NamedFacts,
     SentryFacts,
     SparkFacts,
     TableFacts,
@@ -103,6 +106,8 @@ def group(**changes: object) -> dict[str, object]:
         ({"topics": [replace(ORDERS, queues=0)]}, "fault", "topic", "no queue that may be read"),
         ({"topics": [replace(ORDERS, perms={"a": 6, "b": 2})]}, "warning", "topic", "may not be read on b"),
         ({"topics": [replace(ORDERS, refused="no permission")]}, "fault", "topic", "(no permission)"),
+        ({"retry": replace(RETRY, refused="no signature")}, "fault", "retry topic", "give this user the right SUB"),
+        ({"named": [NamedFacts("hooks", "shop:f", "no module shop")]}, "fault", "hooks", "no module shop"),
         ({"retry": replace(RETRY, perms={"a": 2})}, "fault", "retry topic", "failed messages are not retried"),
         ({"retry": replace(RETRY, perms={"a": 4})}, "fault", "retry topic", "may not be read and written on a"),
         ({"dead": replace(DEAD, perms={"a": 4})}, "fault", "dead letters", "dead letters cannot be stored"),
@@ -319,3 +324,24 @@ def test_a_handler_whose_import_somebody_ended_is_one_finding_of_several(tmp_pat
     finally:
         os.chdir(before)
     assert "was ended by signal SIGKILL, from outside" in found.wrong
+
+
+def test_functions_that_settings_name_are_imported_as_a_start_does() -> None:
+    assert function_facts(load({}, {}, None)) == []
+    named = {"hooks.on_start": "os.path:basename", "consumer.allocate_strategy": "nosuch:f"}
+    hooks, allocation = function_facts(load(named, {}, None))
+    assert (hooks.check, hooks.wrong) == ("hooks", "")
+    assert allocation.check == "allocation"
+    assert allocation.wrong.startswith("consumer.allocate_strategy = 'nosuch:f': cannot find module \"nosuch\"")
+    (hooks,) = function_facts(load({"hooks.on_dead_letter": "nosuch:f"}, {}, None))
+    assert "cannot find module" in hooks.wrong
+    alone = {"consumer.allocate_strategy": "nosuch:f", "consumer.message_model": "BROADCASTING"}
+    assert function_facts(load(alone, {}, None)) == [], "nobody asks it"
+
+
+def test_a_log_file_that_cannot_be_written_is_a_fault_and_none_is_made(tmp_path: Path) -> None:
+    assert log_facts(load({}, {}, None)) == []
+    for file, fine in (("app.log", True), ("nosuch/app.log", False), (".", False)):
+        (found,) = log_facts(load({"log.file": str(tmp_path / file)}, {}, None))
+        assert (found.check, found.wrong == "") == ("log file", fine)
+    assert list(tmp_path.iterdir()) == []

@@ -6,6 +6,9 @@ import contextlib
 import inspect
 import io
 import json
+import os
+import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from rocketcrew.cli.commands.top import rates_of, worker_rates
 from rocketcrew.cli.commands.top import text_of as top_text
 from rocketcrew.cli.commands.unsubscribe import unsubscribe
 from rocketcrew.cli.controlling import Target, closed_folders, find, meant
+from rocketcrew.cli.wording import UnknownNameError
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.pool.stacks import ProcessStack, Running
@@ -58,6 +62,12 @@ def test_the_status_for_people() -> None:
                   "bodies 1.5 of 64.0 MiB  staged 4 segments, 1.0 MiB",
                   "MISMATCH member c2", "lag 7", "256", "t/b/0@1 for 2.000 s 1/2 pages"):  # fmt: skip
         assert words in text
+
+
+def test_the_status_says_where_the_lag_of_what_is_popped_is_to_be_had() -> None:
+    """It said 0, whatever waited."""
+    assert "\nlag of what is popped: `rocketcrew lag -g g`\n" in text_of(status(queues=[], popped_topics=["t"]))
+    assert "\nlag 7, without what is popped: `rocketcrew lag -g g`\n" in text_of(status(popped_topics=["u"]))
 
 
 def test_the_status_says_that_a_worker_cannot_write_its_segment() -> None:
@@ -176,8 +186,20 @@ def test_unsubscribe_for_people_and_programs() -> None:
     supervisor = Supervisor(True, False)
     assert called(unsubscribe, supervisor, topic="orders") == "unsubscribed orders\n"
     assert supervisor.asked == [("unsubscribe", {"topic": "orders"})]
-    assert called(unsubscribe, Supervisor(False, False), topic="orders") == "orders is not subscribed\n"
-    assert called(unsubscribe, Supervisor(False, True), topic="orders") == '{"changed": false}\n'
+    assert called(unsubscribe, Supervisor(True, True), topic="orders") == '{"changed": true}\n'
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_mistyped_topic_is_not_unsubscribed_as_if_it_were_none(dry_run: bool, as_json: bool) -> None:
+    subscriptions = {name: {"filter": "*"} for name in ("orders", "refunds", "%RETRY%g")}
+    for topic, said in (
+        ("ordres", "ordres is not subscribed: did you mean orders?"),
+        ("x", "; there are orders, refunds"),
+    ):
+        supervisor = Supervisor(False, as_json, dry_run=dry_run, subscriptions=subscriptions)
+        with pytest.raises(UnknownNameError, match=re.escape(said)):
+            called(unsubscribe, supervisor, topic=topic)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +212,6 @@ def test_unsubscribe_for_people_and_programs() -> None:
         (subscribe, {"subscription": "w:a"}, "would subscribe w:a"),
         (subscribe, {"subscription": "u:c"}, "would subscribe u:c, now with the filter 'a || b'"),
         (unsubscribe, {"topic": "t"}, "would unsubscribe t"),
-        (unsubscribe, {"topic": "w"}, "would unsubscribe w, which is not subscribed"),
         (stop, {"quick": False, "wait": True, "timeout_s": 1.0}, "would stop: 2 messages in hand would be finished first"),
         (stop, {"quick": True, "wait": False, "timeout_s": 1.0}, "would stop at once: 2 messages in hand would come again"),
     ],
@@ -231,9 +252,41 @@ def test_a_reload_that_waits_for_another_says_so() -> None:
     assert called(reload, Supervisor(True, False, reloading=True), wait=False) == "reloading\n"
 
 
+class Reloading(Supervisor):
+    """Its status is one of these after the other."""
+
+    def __init__(self, ends: int, *staffs: dict[str, Any]) -> None:
+        super().__init__(True, False, reloading=True, ends=ends)
+        self.staffs = list(staffs)
+
+    def ask(self, command: str, **arguments: object) -> dict[str, Any]:
+        return {"staff": self.staffs.pop(0)} if command == "status" else super().ask(command, **arguments)
+
+
+def test_a_reload_that_waited_and_was_refused_is_no_success_of_the_other() -> None:
+    other = {"reload": "idle", "reloads_ended": 1, "last_reload": "generation 1 serves"}
+    refused = {"reload": "idle", "reloads_ended": 2, "last_reload": "refused: spark.target has a mistake"}
+    with pytest.raises(RocketcrewError, match=r"the reload was refused: spark.target has a mistake"):
+        called(reload, Reloading(2, other, {**other, "reload": "probing"}, refused), wait=True)
+    assert called(reload, Reloading(1, other), wait=True) == "generation 1 serves\n"
+
+
 def test_a_topic_that_is_named_as_the_group_is_not_its_retry_topic() -> None:
     said = called(subscribe, Supervisor(True, False, dry_run=True), subscription="g:a")
     assert said.startswith("would subscribe g:a (group g")
+
+
+def test_a_stop_may_be_waited_for_longer_than_a_poll_can() -> None:
+    ended = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)  # its id is kept until it is waited for
+    supervisor = Supervisor(True, False, pid=ended.pid)
+    assert called(stop, supervisor, quick=False, wait=True, timeout_s=99_999_999.0) == f"stopped (pid {ended.pid})\n"
+    ended.wait()
+
+
+def test_the_status_says_that_a_reload_was_refused() -> None:
+    staff = status()["staff"] | {"last_reload": "refused: spark.target has a mistake"}
+    assert "last reload refused: spark.target has a mistake" in text_of(status(staff=staff)).splitlines()
 
 
 def test_nobody_runs_here(tmp_path: Path) -> None:

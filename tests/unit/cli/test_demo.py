@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 import pytest
 
-from rocketcrew.cli.commands.demo import BY_DUCKDB, BY_SPARK, COUNT_SQL, PACKAGES_SQL, TOP_SQL, Means, means
+from rocketcrew.cli.commands.demo import (
+    BY_DUCKDB,
+    BY_SPARK,
+    COUNT_SQL,
+    PACKAGES_SQL,
+    TOP_SQL,
+    Means,
+    clean_folder,
+    means,
+)
 from rocketcrew.remoting.errors import UsageError
 
 
@@ -37,3 +47,22 @@ def test_duckdb_understands_the_statements() -> None:
     assert count == [(3,)]
     assert [row[1] for row in top] == ["walk", "join", "dumps"]
     assert packages == [("os", 2, 6.0, 9), ("json", 1, 2.0, 2)]
+
+
+def test_a_demo_does_not_empty_the_folder_of_one_that_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "demo"
+    with clean_folder(folder):
+        (folder / "state").mkdir()
+        (folder / "log").touch()
+        with pytest.raises(UsageError, match=f"another demo runs in --dir {folder}"), clean_folder(folder):
+            pass
+        assert {path.name for path in folder.iterdir()} >= {"state", "log"}
+    with clean_folder(folder):
+        assert [path.name for path in folder.iterdir()] == ["made-by-rocketcrew-demo"]
+
+
+def test_a_demo_does_not_empty_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "mine").touch()
+    with pytest.raises(UsageError, match="is not empty and not of a demo"), clean_folder(tmp_path):
+        pass
+    assert (tmp_path / "mine").exists()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.children import Child, ChildError
-from rocketcrew.cli.embedded import as_flags, choose_ports, is_taken
+from rocketcrew.cli.embedded import as_flags, choose_ports, is_taken, on_own_broker
 from rocketcrew.conf.settings import BrokerSettings, load
+from rocketcrew.supervisor.member.access import access_of
 
 BROKER: BrokerSettings = load({}, {}, None).broker
 
@@ -35,6 +36,33 @@ def test_the_child_has_every_setting_as_we_have_it(settings: BrokerSettings) -> 
     assert words[::2] == ["--set"] * len(dataclasses.fields(settings))
     flags: dict[str, object] = dict(word.split("=", 1) for word in words[1::2])  # pyright: ignore[reportAssignmentType]
     assert load(flags, {"ROCKETCREW_BROKER_NAME": "other"}, None).broker == settings
+
+
+INTO_A_CLUSTER = {
+    "cluster.namesrv_domain": "ns.example", "cluster.vip_channel_enabled": True, "cluster.namespace": "shop",
+    "security.tls_enable": True, "security.access_key": "a", "security.secret_key": "b", "security.security_token": "c",
+}  # fmt: skip
+
+
+def test_a_broker_of_ours_is_reached_without_what_the_way_into_a_cluster_needs() -> None:
+    settings = load(INTO_A_CLUSTER, {}, None)
+    for broker in (settings.broker, None):
+        made = on_own_broker(settings, ("127.0.0.1:9876",), broker)
+        assert made.cluster == dataclasses.replace(
+            settings.cluster, name_servers=("127.0.0.1:9876",), namesrv_domain="", vip_channel_enabled=False
+        )
+        access = access_of(made)
+        assert (access.tls, access.credentials, access.namespace) == (None, None, "shop")
+    keyed = load({"security.key_file": "/nonexistent/key.conf"}, {}, None)
+    assert access_of(on_own_broker(keyed, (), None)).credentials is None
+
+
+def test_what_a_broker_of_ours_is_told_to_want_it_gets() -> None:
+    settings = load({**INTO_A_CLUSTER, "broker.tls_cert_path": "c.pem", "broker.acl_file": "acl.toml"}, {}, None)
+    access = access_of(on_own_broker(settings, (), settings.broker))
+    assert (access.tls is not None, access.credentials is not None) == (True, True)
+    access = access_of(on_own_broker(settings, (), None))
+    assert (access.tls, access.credentials) == (None, None)
 
 
 def test_any_free_port_is_never_taken() -> None:

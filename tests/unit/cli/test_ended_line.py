@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rocketcrew.cli.commands.run import ended_line
+from rocketcrew.cli.running import ended_line, page_url
+from rocketcrew.conf.settings import load
 from rocketcrew.supervisor.service import Summary
 
 NAMES: list[str] = ["done_messages", "failed_messages", "sent_back_messages", "filtered_messages", "worker_deaths"]
@@ -25,3 +26,10 @@ def test_rows_that_are_not_in_the_table_yet_are_told() -> None:
     said = ended_line(Summary(0, COUNTERS, 0, 0, 0, 2))
     assert said.endswith("; to come again 0; 2 segments not in the table yet: the next run loads, or `rocketcrew load`")
     assert "table" not in ended_line(Summary(0, COUNTERS, 0, 0, 0))
+
+
+def test_the_page_of_an_ipv6_address_can_be_opened() -> None:
+    given = {"metrics.host": "::1", "metrics.port": 8080, "metrics.page": True}
+    assert page_url(load(given, {}, None).metrics, 8081) == "http://[::1]:8081/"
+    assert page_url(load({**given, "metrics.host": "127.0.0.1"}, {}, None).metrics, 8081) == "http://127.0.0.1:8081/"
+    assert page_url(load({**given, "metrics.page": False}, {}, None).metrics, 8081) == ""

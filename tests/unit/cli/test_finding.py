@@ -35,6 +35,7 @@ ID = offset_message_id("10.0.0.5", 10911, 77)
         ("%DLQ%billing/b/3/0", False, ("%DLQ%billing", "b", 3, 0)),
         ("a/b/c", False, None),
         ("1/2", False, None),
+        ("broker-a/0/²", False, None),
         ("0" * 31, False, None),
     ],
 )
@@ -119,17 +120,17 @@ def test_the_newest_and_the_first_messages_of_a_topic() -> None:
         producer = Producer(cluster, "senders")
         for n in range(80):
             await producer.send(OutgoingMessage("orders", b"%d" % n, tags="even" if n % 2 == 0 else "odd"))
-        bodies = [one.body for _, one in await newest(cluster, "orders", 3, Filter())]
+        bodies = [one.body for _, one in await newest(cluster, "orders", 3, Filter(), {})]
         assert bodies == [b"77", b"78", b"79"]
-        far_back = [one.body for _, one in await newest(cluster, "orders", 2, Filter(text="0"))]
+        far_back = [one.body for _, one in await newest(cluster, "orders", 2, Filter(text="0"), {})]
         assert far_back == [b"60", b"70"]
-        first = await oldest_since(cluster, "orders", 2, Filter("odd"), 0)
+        first = await oldest_since(cluster, "orders", 2, Filter("odd"), {}, 0)
         assert [one.body for _, one in first] == [b"1", b"3"]
-        last_ms = (await newest(cluster, "orders", 1, Filter()))[0][1].store_timestamp_ms
-        since = await oldest_since(cluster, "orders", 80, Filter(), last_ms)
+        last_ms = (await newest(cluster, "orders", 1, Filter(), {}))[0][1].store_timestamp_ms
+        since = await oldest_since(cluster, "orders", 80, Filter(), {}, last_ms)
         assert b"79" in {one.body for _, one in since}
         assert all(one.store_timestamp_ms >= last_ms for _, one in since)
-        assert await oldest_since(cluster, "orders", 80, Filter(), last_ms + 1) == []
+        assert await oldest_since(cluster, "orders", 80, Filter(), {}, last_ms + 1) == []
 
     play(scene)
 
@@ -140,8 +141,8 @@ def test_queues_are_merged_by_the_time_of_their_messages() -> None:
         for n in range(40):
             await producer.send(OutgoingMessage("orders", b"%d" % n))
         for found in (
-            await newest(cluster, "orders", 25, Filter()),
-            await oldest_since(cluster, "orders", 25, Filter(), 0),
+            await newest(cluster, "orders", 25, Filter(), {}),
+            await oldest_since(cluster, "orders", 25, Filter(), {}, 0),
         ):
             times = [one.store_timestamp_ms for _, one in found]
             assert (len(times), sorted(times)) == (25, times)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,15 @@ def letter(offset: int, body: bytes = b"\xff\x00", sysflag: int = 0, **propertie
         born_timestamp_ms=1_600_000_000_001, sysflag=sysflag,
     )  # fmt: skip
     return Letter(MQ, message, "replayed")
+
+
+@KINDS
+def test_a_time_outside_of_the_calendar_is_null(tmp_path: Path, kind: str) -> None:
+    failed = letter(7)
+    strange = replace(failed, message=replace(failed.message, born_timestamp_ms=2**63 - 1))
+    write(table_of([strange], with_body=True), tmp_path / "letters", kind)
+    (row,) = read(tmp_path / "letters", kind)
+    assert (row["born_at"], row["stored_at"]) == (None, datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC))
 
 
 def read(folder: Path, kind: str) -> list[dict[str, Any]]:

@@ -429,6 +429,42 @@ def test_the_help_of_a_command_imports_few_modules() -> None:
     assert max(compiled for _, _, compiled in found.values()) <= COMPILED_MAX
 
 
+@pytest.mark.parametrize("sub", ["check", "convert"])
+@pytest.mark.parametrize("option", ["--dir", "--port", "--set", "-c", "--log-level", "--json"])
+def test_options_of_a_broker_that_runs_are_not_ignored_before_a_subcommand(shell: Shell, option: str, sub: str) -> None:
+    """The store of the default folder was converted in place of the one that was named."""
+    value = {"--port": "1", "--set": "broker.port=1", "-c": shell.write("a.toml", ""), "--log-level": "info"}
+    words = [option] if option == "--json" else [option, value.get(option, str(shell.folder))]
+    code, _, err = shell("broker", *words, sub)
+    named = {"-c": "--config"}.get(option, option)
+    assert (code, f"write it behind, as `rocketcrew broker {sub} {named} ...`" in err) == (2, True), err
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "stop --wait --timeout",
+        "lag --watch --interval",
+        "tail -t orders --interval",
+        "top --interval",
+        "chaos --seconds",
+    ],
+)
+def test_no_number_is_no_time(shell: Shell, words: str, number: str) -> None:
+    code, _, err = shell(*words.split(), number)
+    assert (code, "Invalid value for" in err) == (2, True), err
+
+
+def test_a_mistyped_setting_is_answered_with_the_nearest(shell: Shell) -> None:
+    for name, said in (
+        ("consumer.gruop", ": did you mean consumer.group or "), ("consumr", ": did you mean consumer?"),
+        ("nosuch.thing", "; sections are "),
+    ):  # fmt: skip
+        code, _, err = shell("config", "show", name)
+        assert (code, f"no section and no setting {name!r}{said}" in err) == (2, True), err
+
+
 def test_a_folder_of_segments_that_is_not_there_is_an_error(shell: Shell) -> None:
     for words in (
         ("load", "--target", "t"),
@@ -459,6 +495,12 @@ def test_closed_standard_streams_are_null_devices_that_children_have_too() -> No
     )
     line = 'exec "$0" -c "$1" 0<&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", line, sys.executable, look], timeout=60, check=False).returncode == 0
+
+
+def test_name_servers_that_are_named_twice_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for alias in ("--namesrv", "--namesrvAddr"):
+        assert run(["topics", "-n", "127.0.0.1:1", alias, "127.0.0.1:2"], {}, tmp_path) == 2
+        assert "--name-servers and --namesrv say the same thing twice" in capsys.readouterr().err
 
 
 def test_run_embedded_says_where_other_name_servers_are_configured(tmp_path: Path) -> None:

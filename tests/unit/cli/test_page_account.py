@@ -91,7 +91,7 @@ def test_letters_are_read_and_sent_again_in_the_name_of_their_group(tmp_path: Pa
 
 def test_the_commands_without_a_group_read_as_the_tools_group(tmp_path: Path) -> None:
     def work(settings: Settings) -> None:
-        found = ask_cluster(Desk(settings).access, lambda cluster: newest(cluster, "orders", 9, Filter()))
+        found = ask_cluster(Desk(settings).access, lambda cluster: newest(cluster, "orders", 9, Filter(), {}))
         assert [message.body for _, message in found] == [b"body"]
         assert [each.level for each in topic_findings(settings)] == [Level.FINE]
 
@@ -102,7 +102,7 @@ def test_what_the_tools_group_may_not_see_is_no_fault_of_a_group_that_is_new(tmp
     def work(settings: Settings) -> None:
         (found,) = topic_findings(settings)
         assert (found.level, "not looked" in found.found) == (Level.WARNING, True)
-        hidden = ask_cluster(Desk(settings).access, lambda cluster: newest(cluster, "orders", 9, Filter()))
+        hidden = ask_cluster(Desk(settings).access, lambda cluster: newest(cluster, "orders", 9, Filter(), {}))
         assert not hidden, "it is refused"
 
     with pytest.raises(BrokerError, match="TOOLS_CONSUMER"):

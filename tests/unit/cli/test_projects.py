@@ -28,6 +28,22 @@ def test_what_init_writes_can_be_read(tmp_path: Path) -> None:
     assert "COPY app.py rocketcrew.toml" in files["Dockerfile"]
 
 
+def test_names_may_be_those_of_the_places_in_the_files() -> None:
+    settings = files_of("TOPIC", "GROUP")["rocketcrew.toml"]
+    assert 'topics = ["GROUP"]' in settings
+    assert 'group = "TOPIC"' in settings
+
+
+def test_init_does_not_write_through_a_link_that_leads_nowhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shop").mkdir()
+    (tmp_path / "shop" / "app.py").symlink_to(tmp_path / "elsewhere.py")
+    assert run(["init", "shop"], {}, tmp_path) == 2
+    assert "has app.py already" in capsys.readouterr().err
+    assert not (tmp_path / "elsewhere.py").exists()
+
+
 @pytest.mark.parametrize(
     ("folder", "group"), [("shop", "shop"), ("my shop (2)", "my-shop-2"), ("läden", "l-den"), ("…", "app")]
 )

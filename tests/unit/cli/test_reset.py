@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.reset import resting_engine
+from rocketcrew.cli.moving import resting_engine
 from rocketcrew.engine.home import Home
 from rocketcrew.remoting.errors import UsageError
 

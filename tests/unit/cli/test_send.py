@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.send import _bodies, _line, _numbered, _pair, _read, _repeated  # pyright: ignore[reportPrivateUsage]
+from rocketcrew.cli.commands.send import SLICE_MESSAGES, _bodies, _done, _line, _numbered, _pair, _read, _repeated  # pyright: ignore[reportPrivateUsage]
+from rocketcrew.cli.main import run
 from rocketcrew.client.outgoing import BODY_MAX_BYTES
 from rocketcrew.client.producer import SendResult, SendStatus
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.testing import LocalBroker
 
 
 def test_bodies_come_from_arguments_then_files(tmp_path: Path) -> None:
@@ -56,3 +58,40 @@ def test_results_as_text_and_json() -> None:
         "queue_offset": 7,
         "status": "SEND_OK",
     }
+
+
+@pytest.mark.parametrize(
+    ("sent", "under_way", "said"),
+    [
+        (0, 0, ""), (0, 1, ""), (0, 2, "0 messages were acknowledged, up to 2 more may be"),
+        (1, 0, "1 message was acknowledged"), (5000, 17, "5000 messages were acknowledged, up to 17 more may be"),
+    ],
+)  # fmt: skip
+def test_one_that_ends_early_says_how_many_were_sent(sent: int, under_way: int, said: str) -> None:
+    assert _done(sent, under_way) == said
+
+
+def test_a_bad_line_after_many_is_answered_with_how_many_were_sent(
+    rocketmq: LocalBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "lines").write_bytes(b"a\n" * SLICE_MESSAGES + b"b\n" + b"x" * (BODY_MAX_BYTES + 1))
+    words = ["send", "-t", rocketmq.topic(), "--lines", "-f", str(tmp_path / "lines"), "-n", rocketmq.name_server]
+    assert run(words, {}, tmp_path) == 2
+    said = f"{SLICE_MESSAGES} messages were acknowledged: {tmp_path / 'lines'}, line {SLICE_MESSAGES + 2}: longer than"
+    assert f"rocketcrew: {said}" in capsys.readouterr().err
+
+
+def test_a_refusal_in_between_is_answered_with_how_many_may_have_been_sent(
+    rocketmq: LocalBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["send", "-t", rocketmq.topic(), "a", "b", "c", "-n", rocketmq.name_server]
+    with rocketmq.faults.refuse("SEND_MESSAGE_V2", response="NO_PERMISSION", times=None):
+        assert run(words, {}, tmp_path) == 1
+    said = capsys.readouterr().err
+    assert "rocketcrew: 0 messages were acknowledged, up to 3 more may be: refused: planted by a test" in said
+
+
+def test_lines_of_an_argument_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be one body with all of its lines."""
+    assert run(["send", "-t", "orders", "--lines", "a\nb", "-n", "127.0.0.1:1"], {}, tmp_path) == 2
+    assert "--lines goes with --file or stdin" in capsys.readouterr().err

@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rocketcrew.cli.commands.run import reread_here
+from rocketcrew.cli.running import reread_here
 from rocketcrew.cli.surroundings import check_nothing_shadows
 from rocketcrew.conf.needed_modules import OF_PYTHON, PACKAGES, WHERE_THERE, in_the_way
 from rocketcrew.conf.settings import load

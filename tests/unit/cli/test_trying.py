@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from rocketcrew import BatchResult, Retry, Send, Suspend, handler
-from rocketcrew.cli.letters import Letter, StoppedError, per_second
+from rocketcrew.cli.changing import StoppedError
+from rocketcrew.cli.letters import Letter, per_second
 from rocketcrew.cli.trying import Tried, tried
 from rocketcrew.conf.settings import Settings, load
 from rocketcrew.remoting.errors import UsageError

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rocketcrew.client.loop_thread import LoopThread, _start_elsewhere  # pyright: ignore[reportPrivateUsage]
+from rocketcrew.remoting.errors import UsageError
 
 from .conftest import DEADLINE_S
 
@@ -100,6 +101,7 @@ def test_a_call_that_the_loop_does_not_come_back_to_ends_with_it() -> None:
 
     threading.Thread(target=call, daemon=True).start()
     assert isinstance(said.result(DEADLINE_S), concurrent.futures.CancelledError)
+    thread.close()
     assert thread.is_closed
 
 
@@ -118,3 +120,24 @@ def test_a_call_of_which_the_loop_can_make_no_task_raises_why() -> None:
         thread.run(work())
     thread.call(lambda: asyncio.get_running_loop().set_task_factory(None))
     thread.close()
+
+
+def test_what_comes_too_late_is_told_so() -> None:
+    async def work() -> None: ...
+
+    def end_of(submitted: concurrent.futures.Future[None]) -> None:
+        with pytest.raises(concurrent.futures.CancelledError):
+            submitted.result(DEADLINE_S)
+
+    thread = LoopThread()
+    thread.run(work())  # its loop runs by now
+    submitted: list[concurrent.futures.Future[None]] = []
+    thread.call(lambda: (asyncio.get_running_loop().stop(), submitted.append(thread.submit(work()))))
+    thread.close()
+    end_of(submitted[0])  # it came between the last turn of the loop and its end
+    with pytest.raises(UsageError, match="too late"):
+        thread.submit(work())
+    with pytest.raises(UsageError, match="too late"):
+        thread.run(work())
+    with pytest.raises(UsageError, match="too late"):
+        thread.call(int)

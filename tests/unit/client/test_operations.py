@@ -8,16 +8,25 @@ import contextlib
 import pytest
 
 from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
-from rocketcrew.client.operations import Operations, PullStatus, parse_pull
+from rocketcrew.client.operations import BOUND_TIMEOUT_MS, Operations, PullStatus, parse_pull
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.client.selection import to_queue
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
-from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, SubscriptionData
+from rocketcrew.remoting.bodies import (
+    BrokerData,
+    CheckClientConfig,
+    ConsumerData,
+    HeartbeatData,
+    QueueData,
+    SubscriptionData,
+    TopicRouteData,
+)
 from rocketcrew.remoting.codes import PULL_SUSPEND, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, ProtocolError, UnreachableError, UsageError
@@ -60,8 +69,6 @@ async def test_offsets_are_stored_and_found():
         await send(cluster, b"a", b"b", b"c")
         await operations.update_consumer_offset(GROUP, MQ, 2)
         assert await operations.query_consumer_offset(GROUP, MQ) == 2
-        await operations.update_consumer_offset(GROUP, MQ, 3, oneway=True)
-        assert await operations.query_consumer_offset(GROUP, MQ) == 3  # one connection, one order
         assert (await operations.min_offset(MQ), await operations.max_offset(MQ)) == (0, 3)
 
 
@@ -85,7 +92,6 @@ async def test_search_by_time():
         await send(cluster, b"a", b"b")
         assert await operations.search_offset(MQ, 0) == 0
         assert await operations.search_offset(MQ, 1 << 42) == 2
-        assert await operations.search_offset(MQ, 1 << 42, "UPPER") == 1
 
 
 async def test_members_come_and_go():
@@ -96,6 +102,40 @@ async def test_members_come_and_go():
         assert await operations.consumer_ids(GROUP, TOPIC) == [cluster.client_id]
         await operations.unregister(broker.address, cluster.client_id, GROUP)
         assert await operations.consumer_ids(GROUP, TOPIC) == []
+
+
+class Asked:
+    """A Remoting that answers nothing, and keeps how long it would have waited."""
+
+    def __init__(self):
+        self.waits_ms = {}
+
+    async def request(self, address, command, *, timeout_ms, body_sink=None):
+        self.waits_ms[RequestCode(command.code).name] = timeout_ms
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            broker = BrokerData("broker-a", {0: "127.0.0.1:1"}, "c")
+            return command.response(0, body=TopicRouteData((QueueData("broker-a", 1, 1, 6, 0),), (broker,)).encode())
+        raise UnreachableError(address, "is silent")
+
+
+async def test_the_access_says_how_long_answers_about_routes_and_the_group_may_take():
+    asked = Asked()
+    operations = Operations(Cluster(Access("127.0.0.1:2", request_timeout_ms=150), client_id="me", remoting=asked))
+    for asks in (
+        operations.consumer_ids(GROUP, TOPIC),
+        operations.heartbeat("127.0.0.1:1", heartbeat_of("me")),
+        operations.check_client_config(
+            "127.0.0.1:1", CheckClientConfig("me", GROUP, SubscriptionData.of(TOPIC, "*", 1))
+        ),
+        operations.group_on("127.0.0.1:1", GROUP),
+        operations.unregister("127.0.0.1:1", "me", GROUP),
+        operations.max_offset(MQ),
+    ):
+        with pytest.raises(UnreachableError):
+            await asks
+    assert asked.waits_ms.pop("GET_MAX_OFFSET") == BOUND_TIMEOUT_MS
+    assert len(asked.waits_ms) == 6
+    assert set(asked.waits_ms.values()) == {150}
 
 
 async def test_a_member_hears_of_another_one():

@@ -218,10 +218,12 @@ def two_brokers(*addresses):
 async def producer_at(name_server, seed=3, clock=time.monotonic, **options):
     remoting = Remoting()
     cluster = Cluster(name_server, client_id="127.0.0.1@test", remoting=remoting, clock=clock, random=Random(seed))
-    async with Producer(
-        cluster, "senders", owns_cluster=True, **{"send_timeout_ms": PATIENT_MS, **options}
-    ) as producer:
-        yield producer
+    try:
+        async with Producer(cluster, "senders", **{"send_timeout_ms": PATIENT_MS, **options}) as producer:
+            yield producer
+    finally:
+        await cluster.close()
+        await remoting.close()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -593,7 +595,7 @@ async def test_a_send_to_a_broker_without_an_address_waits_for_a_silent_name_ser
         return command.response(0, body=ordered.encode()) if len(name_server.requests) == 1 else None
 
     access = Access("127.0.0.1:1", request_timeout_ms=PATIENT_MS)
-    async with make_peer(names) as name_server, Producer.create(access) as producer:
+    async with make_peer(names) as name_server, Producer(access) as producer:
         producer.cluster.name_servers.update(name_server.address)
         await producer.queues(TOPIC)
         with pytest.raises(TimedOutError, match="no name server has said in time where it is"):

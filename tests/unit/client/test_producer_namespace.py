@@ -18,7 +18,7 @@ WRAPPED = f"{SPACE}%orders"
 
 
 def producer_of(broker, **more):
-    return Producer.create(Access(broker.name_server, namespace=SPACE, unit_mode=True), "senders", **more)
+    return Producer(Access(broker.name_server, namespace=SPACE, unit_mode=True), "senders", **more)
 
 
 async def test_every_way_of_sending_wraps_the_topic_once():

@@ -11,7 +11,7 @@ import warnings
 
 import pytest
 
-from rocketcrew.client.access import Access
+from rocketcrew.client.access import Access, TlsOptions
 from rocketcrew.client.connecting import first_of, with_scope
 from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
@@ -194,7 +194,7 @@ async def test_a_closed_client_says_so(make_peer):
         await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
         await remoting.close()
         await remoting.close()
-        with pytest.raises(UsageError, match="closed"):
+        with pytest.raises(UnreachableError, match="not sent: closed by this client"):
             await remoting.request(peer.address, Command(34), timeout_ms=LONG_MS)
 
 
@@ -307,3 +307,25 @@ async def test_sent_away_twice_is_a_failure_that_may_be_retried(make_peer):
         assert retriable(caught.value)
         assert len(server.requests) == 2
         assert remoting.addresses == []
+
+
+async def test_close_ends_the_connection_that_was_sent_away_too(make_peer):
+    async with make_peer() as server, client() as remoting:
+        held = asyncio.create_task(remoting.request(server.address, Command(11), timeout_ms=LONG_MS))
+        first = await server.accept()
+        await first.next()
+        asked = asyncio.create_task(remoting.request(server.address, Command(10), timeout_ms=LONG_MS))
+        first.answer(await first.next(), GO_AWAY)
+        second = await server.accept()
+        second.answer(await second.next())
+        await asked
+        await remoting.close()
+        with pytest.raises(UnreachableError, match="sent, no answer: closed by this client"):
+            await held
+        await first.closed_by_client()
+
+
+@pytest.mark.parametrize("name", [".x", "a..b", "x" * 70, "a\0b", "é" * 64])
+def test_what_can_be_no_servers_name_is_said_at_once(name):
+    with pytest.raises(UsageError, match="tls_server_name"):
+        Remoting(access=Access(tls=TlsOptions(auth_server=False, server_name=name)))

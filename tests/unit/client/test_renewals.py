@@ -406,7 +406,7 @@ async def test_a_question_of_long_ago_ends_with_the_cluster():
     async with standing_still() as (cluster, remoting, clock):
         route = await asked_once_more(cluster, remoting, clock)
         await cluster.close()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(UnreachableError, match="closed by this client"):
             await route
         assert [answer.cancelled() for answer in remoting.answers[1:]] == [True, True]
 

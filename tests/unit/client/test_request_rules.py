@@ -8,7 +8,8 @@ import hmac
 
 import pytest
 
-from rocketcrew.client.access import Access, Credentials, TlsOptions, access_to, parse_key_file
+from rocketcrew.client.access import Access, Credentials, TlsOptions, access_to
+from rocketcrew.client.key_files import read_key_file
 from rocketcrew.client.request_rules import VIP_CODES, RequestRules, sign
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command, Serialization
@@ -110,10 +111,14 @@ def test_a_list_of_name_servers_stands_for_an_access():
     assert access_to(access) is access
     assert access_to("h:1") == access
     assert access_to(["h:1", "h:2"]).name_servers == ("h:1", "h:2")
+    assert access_to("http://MQ_INST_1973_abc.example.com:80").namespace == "MQ_INST_1973_abc"
+    assert not access_to("MQ_INST_1973_abc.example.com:80;h:1").namespace
 
 
-def test_a_key_file_as_java_reads_it():
-    text = "# of ops\nAccessKey = me\nSecretKey=a=b=\n\nSecurityToken=t\nOther=x\n"
-    assert parse_key_file(text, "f") == {"access_key": "me", "secret_key": "a=b=", "security_token": "t"}
-    with pytest.raises(UsageError, match="key file f needs the lines"):
-        parse_key_file("AccessKey=me\n", "f")
+def test_a_key_file_as_java_reads_it(tmp_path):
+    file = tmp_path / "keys"
+    file.write_text("# of ops\nAccessKey = me\nSecretKey=a=b=\n\nSecurityToken=t\nOther=x\n")
+    assert read_key_file(str(file), "f") == Credentials("me", "a=b=", "t")
+    file.write_text("AccessKey=me\n")
+    with pytest.raises(UsageError, match=r"^f needs the lines"):
+        read_key_file(str(file), "f")

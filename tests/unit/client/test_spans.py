@@ -48,7 +48,7 @@ async def sending():
     api = OwnProvider()
     async with (
         EmbeddedBroker() as broker,
-        Producer.create(broker.name_server, "senders") as producer,
+        Producer(broker.name_server, "senders") as producer,
     ):
         producer._spans._api = api
         yield producer, api, Admin(producer.cluster)

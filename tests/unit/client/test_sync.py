@@ -553,3 +553,16 @@ def test_a_generator_and_a_selector_that_send_are_refused(served):
             producer.send_many(source())
         with pytest.raises(UsageError, match="would wait for itself"):
             producer.send(TOPIC, b"x", selector=choose)
+
+
+def test_a_buffer_that_is_used_again_is_sent_as_it_was(served):
+    body = bytearray(b"0")
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+        futures = []
+        for number in range(5):
+            body[:] = b"%d" % number
+            futures.append(producer.send_async("buffers", body))
+        results = [future.result() for future in futures]
+    store = served.broker.core.state.store
+    found = [store.message_in("buffers", each.mq.queue_id, each.queue_offset).body for each in results]
+    assert found == [b"0", b"1", b"2", b"3", b"4"]

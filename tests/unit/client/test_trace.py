@@ -44,7 +44,7 @@ class Seen:
 async def tracing(trace=True, config=None, **options):
     async with (
         EmbeddedBroker(config=config) as broker,
-        Producer.create(broker.name_server, "senders", trace=trace, send_timeout_ms=PATIENT_MS, **options) as producer,
+        Producer(broker.name_server, "senders", trace=trace, send_timeout_ms=PATIENT_MS, **options) as producer,
     ):
         yield producer, Seen(broker, trace if isinstance(trace, str) else TRACE_TOPIC), broker
     # closing the producer has sent the rest
@@ -108,6 +108,23 @@ async def test_nobody_waits_for_traces():
         taken = [dispatcher.append(TraceRecord("x\x02", ("k",))) for _ in range(QUEUE_MAX + 5)]
         assert taken.count(False) == dispatcher.dropped == 5
         await asyncio.sleep(0)
+
+
+async def test_what_its_sender_has_named_is_traced_under_that_name():
+    async with tracing() as (producer, seen, _):
+        for name in ("order 1", "order,2"):
+            await producer.send(OutgoingMessage(TOPIC, b"x", system_properties={"UNIQ_KEY": name}))
+    assert [record[5] for record in seen.records] == ["order 1", "order,2"]
+    assert [keys for _, keys, _ in seen.messages] == [["order", "1", "order,2"]]
+
+
+async def test_records_that_no_message_can_carry_are_dropped_alone():
+    async with tracing() as (producer, seen, _):
+        dispatcher: TraceDispatcher = producer._trace.dispatcher
+        for _ in range(20):  # a batch for the running dispatcher, and one for its end
+            dispatcher.append(TraceRecord("x\x02", ("a key",)))
+        dispatcher.append(TraceRecord("y\x02", ("k",)))
+    assert [record[0] for record in seen.records] == ["y"]
 
 
 def test_large_records_are_spread_over_messages():

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -28,6 +29,7 @@ from rocketcrew.remoting.errors import BrokerError, TimedOutError, UnreachableEr
 from rocketcrew.remoting.headers import CheckTransaction
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.testing import LocalBroker
 
 from .conftest import PATIENT_MS
 
@@ -59,7 +61,7 @@ class Checks:
 async def transacting(check, config=QUICK, **options):
     async with (
         EmbeddedBroker(config=config) as broker,
-        Producer.create(broker.name_server, "senders", check=check, send_timeout_ms=PATIENT_MS, **options) as producer,
+        Producer(broker.name_server, "senders", check=check, send_timeout_ms=PATIENT_MS, **options) as producer,
     ):
         yield broker, producer, Admin(producer.cluster)
 
@@ -132,10 +134,10 @@ async def test_the_broker_asks_when_the_state_is_not_known(trouble):
 async def test_another_member_of_the_group_is_asked_when_the_sender_is_gone():
     async with EmbeddedBroker(config=QUICK) as broker:
         silent = Checks(*[UNKNOW] * 1000)  # the question may come before it has left
-        async with Producer.create(broker.name_server, "senders", check=silent) as sender:
+        async with Producer(broker.name_server, "senders", check=silent) as sender:
             await sender.send_half(OutgoingMessage(TOPIC, b"half"))
         ends = Ends(broker)
-        async with Producer.create(broker.name_server, "senders", check=Checks()) as other:
+        async with Producer(broker.name_server, "senders", check=Checks()) as other:
             await other.send(OutgoingMessage("other", b"x"))
             await ends.event.wait()
             assert await stored(Admin(other.cluster)) == 1
@@ -294,7 +296,7 @@ async def test_a_recall_waits_for_a_silent_name_server_no_longer_than_it_may(mak
 
     async with make_peer(names) as name_server:
         access = Access(name_server.address, request_timeout_ms=PATIENT_MS)
-        async with Producer.create(access, send_timeout_ms=200) as producer:
+        async with Producer(access, send_timeout_ms=200) as producer:
             await producer.queues(TOPIC)
             with pytest.raises(TimedOutError, match="b: no name server has said in time where it is"):
                 await producer.recall(TOPIC, handle("v1", TOPIC, "b", "1700000000000", "U1"))
@@ -345,3 +347,95 @@ async def test_the_end_of_a_checked_message_is_traced_under_its_own_topic():
         _, end, _, keys = await told
         await check_back.close()
     assert (end.topic, keys) == (TOPIC, "k")
+
+
+# While the producer closes.
+
+
+async def test_close_waits_for_a_transaction_and_its_end_is_told():
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def execute(*_):
+        began.set()
+        await go_on.wait()
+        return COMMIT
+
+    heard = []
+    async with EmbeddedBroker(config=BrokerConfig()) as broker:
+        broker.intercepts.append(lambda command: heard.append(command.code))
+        producer = Producer(broker.name_server, "senders", check=Checks(), send_timeout_ms=PATIENT_MS)
+        producer.start()
+        done = asyncio.create_task(producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), execute))
+        await began.wait()
+        closing = asyncio.create_task(producer.close())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        with pytest.raises(UsageError, match="closed"):
+            await producer.send(OutgoingMessage(TOPIC, b"y"))
+        go_on.set()
+        assert (await done).state is COMMIT
+        await closing
+    last = [RequestCode.END_TRANSACTION, RequestCode.UNREGISTER_CLIENT]
+    assert [code for code in heard if code in last] == last
+
+
+def test_close_of_another_thread_waits_for_a_transaction_and_its_end_is_told(served):
+    began, go_on = threading.Event(), threading.Event()
+
+    def execute(*_):
+        began.set()
+        assert go_on.wait(PATIENT_MS / 1000)
+        return COMMIT
+
+    ends = []
+    served.broker.intercepts.append(
+        lambda command: ends.append(command.fields) if command.code == RequestCode.END_TRANSACTION else None
+    )
+    producer = SyncProducer(served.broker.name_server, "senders", check=Checks(), send_timeout_ms=PATIENT_MS)
+    with ThreadPoolExecutor(2) as threads:
+        done = threads.submit(producer.send_in_transaction, OutgoingMessage(TOPIC, b"x"), execute)
+        assert began.wait(PATIENT_MS / 1000)
+        closing = threads.submit(producer.close)
+        while not producer._closed:
+            pass
+        go_on.set()
+        assert done.result().state is COMMIT
+        closing.result()
+    producer = SyncProducer(served.broker.name_server)
+    producer.send(TOPIC, b"what came before is served by now")
+    producer.close()
+    assert [end["commitOrRollback"] for end in ends] == [str(COMMIT.value)]
+
+
+async def test_an_offset_id_that_is_none_does_not_hide_how_the_transaction_ended():
+    answer = {"msgId": "no-offset-id", "queueId": "0", "queueOffset": "5"}
+    async with transacting(Checks(), BrokerConfig()) as (broker, producer, _):
+        broker.intercepts.append(lambda command: command.response(0, answer) if command.code == 310 else None)
+        done = await producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: COMMIT)
+        assert (done.state, done.error) == (COMMIT, None)
+
+
+async def test_a_cluster_serves_the_next_transactional_producer_when_the_first_is_closed():
+    async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+        for group in ("one", "two"):
+            async with Producer(cluster, group, check=Checks()) as producer:
+                await producer.send(OutgoingMessage(TOPIC, b"x"))
+        assert cluster.remoting._on_connect == []
+
+
+def test_close_does_not_wait_for_a_check_that_runs():
+    began, go_on, over = threading.Event(), threading.Event(), threading.Event()
+
+    def check(_):
+        began.set()
+        go_on.wait(PATIENT_MS / 1000)
+        over.set()
+        return COMMIT
+
+    with LocalBroker(config=QUICK) as broker:
+        producer = SyncProducer(broker.name_server, "senders", check=check, send_timeout_ms=PATIENT_MS)
+        producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: UNKNOW)
+        assert began.wait(PATIENT_MS / 1000)
+        producer.close()
+        assert not over.is_set()
+        go_on.set()

@@ -51,7 +51,7 @@ def errors_of_asyncio(caplog):
 
 
 async def in_vain(address, **options):
-    producer = Producer.create(address, GROUP, send_timeout_ms=50, **options)
+    producer = Producer(address, GROUP, send_timeout_ms=50, **options)
     producer.start()
     with pytest.raises(UnreachableError):
         await producer.send(MESSAGE)
@@ -59,7 +59,7 @@ async def in_vain(address, **options):
 
 async def given_up(address):
     """The connection is still being made."""
-    producer = Producer.create(address, GROUP)
+    producer = Producer(address, GROUP)
     producer.start()
     sending = asyncio.ensure_future(producer.send(MESSAGE))
     for _ in range(5):

@@ -136,17 +136,20 @@ def test_groups_follow_rocketmq() -> None:
 
 def test_times_levels_memory_and_hosts() -> None:
     assert formats.consume_timestamp("20240229120000")
+    assert formats.consume_timestamp_ms("20240229120001") - formats.consume_timestamp_ms("20240229120000") == 1000
     assert formats.delay_levels(" 200ms  5m 3d") == "200ms 5m 3d"
     assert formats.java_memory("2G") == "2g"
     assert formats.ip_address("[::1]") == "::1"
+    assert formats.announced_address("[::1]") == "::1"
     assert formats.host("0.0.0.0") == "0.0.0.0"
     assert formats.broker_name("broker-a") == "broker-a"
     assert formats.plain_name("broker-a") == "broker-a"
     bad = (
-        (formats.consume_timestamp, ("2024022912", "20230229120000", "2023022912000x")),
+        (formats.consume_timestamp, ("2024022912", "20230229120000", "2023022912000x", "٢٠٢٥٠١٠١٠٠٠٠٠٠")),
         (formats.delay_levels, ("1", "1x", "4d", "s", "0s", "1s " * 101)),
         (formats.java_memory, ("1", "0g", "1t", "g")),
         (formats.ip_address, ("localhost", "1.2.3")),
+        (formats.announced_address, ("localhost", "0.0.0.0", "::", "[::]")),
         (formats.host, ("a b", "a/b")),
         (formats.broker_name, ("a.b", "x" * 128)),
         (formats.plain_name, ("a b", "a/b", "x" * 256)),

@@ -137,9 +137,7 @@ DECORATED: dict[str, tuple[object, ...]] = {
     "tags": (5, True, b"x"),
     "body_errors": (None, 5, "", "drop"),
     **dict.fromkeys(("batch", "auto_commit", "sends"), NOT_FLAG),
-    **dict.fromkeys(
-        ("soft_time_limit_s", "hard_time_limit_s", "soft_time_limit", "hard_time_limit"), NOT_NUMBER_OR_NONE
-    ),
+    **dict.fromkeys(("soft_time_limit_s", "hard_time_limit_s"), NOT_NUMBER_OR_NONE),
 }
 
 
@@ -222,7 +220,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
         lambda **given: crew().wait(**given),
         {
             "max_messages": ("5", 0, -1, 1.5, True), "until_empty": NOT_FLAG, "timeout_s": NOT_NUMBER_OR_NONE,
-            "progress": NOT_FLAG, "timeout": NOT_NUMBER_OR_NONE,
+            "progress": NOT_FLAG,
         },
     ),
     "read": (
@@ -271,7 +269,7 @@ USES: dict[str, tuple[Callable[..., object], dict[str, tuple[object, ...]]]] = {
             **PRODUCER,
             **dict.fromkeys(
                 (
-                    "owns_cluster", "body_max_bytes", "compress_level", "default_topic", "default_topic_queue_nums",
+                    "body_max_bytes", "compress_level", "default_topic", "default_topic_queue_nums",
                     "heartbeat_interval_ms", "now_ms",
                 ),
                 (),

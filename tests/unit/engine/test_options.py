@@ -7,8 +7,8 @@ import pytest
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
 from rocketcrew.engine.options import stream_options, tags_by_topic, task_bounds, window_options
+from rocketcrew.engine.replay import check_window
 from rocketcrew.engine.table import repeating
-from rocketcrew.engine.window import check_window, parse_time
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.source.access_options import access_of
 from rocketcrew.source.options import STREAM
@@ -66,13 +66,6 @@ def test_local_masters_are_told_to_repeat_tasks() -> None:
         assert repeating(master, "8") == master
 
 
-def test_times_as_users_write_them() -> None:
-    assert parse_time("--from", "1700000000000", 0) == 1_700_000_000_000
-    assert parse_time("--from", "1970-01-01T00:00:02+00:00", 0) == 2000
-    assert parse_time("--from", "2h", 10_000_000) == 2_800_000
-    assert parse_time("--from", "9d", 1) == 0
-    for wrong in ("yesterday", "", "12", "2026-13-01"):
-        with pytest.raises(UsageError, match=r"--to .* is no time"):
-            parse_time("--to", wrong, 0)
+def test_a_window_has_something_in_it() -> None:
     with pytest.raises(UsageError, match="earlier"):
         check_window(5, 5)

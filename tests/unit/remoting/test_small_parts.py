@@ -82,6 +82,8 @@ def test_separators_in_properties_are_refused(name: str, value: str) -> None:
 def test_reserved_names() -> None:
     assert {PROPERTY_TAGS, "KEYS", "DELAY", "UNIQ_KEY", "RETRY_TOPIC", "WAIT"} <= RESERVED_PROPERTIES
     assert "colour" not in RESERVED_PROPERTIES
+    assert {"CHECK_IMMUNITY_TIME_IN_SECONDS", "TRACE_CONTEXT"}.isdisjoint(RESERVED_PROPERTIES), "Java's users set them"
+    assert {"TIMER_DELAY_MS", "TRANSACTION_CHECK_TIMES"} <= RESERVED_PROPERTIES, "others set them"
     assert "\x02" not in RESERVED_PROPERTIES
 
 
@@ -126,9 +128,22 @@ def test_kinds() -> None:
         compress(b"x", Compression.ZLIB, 10)
 
 
-def test_several_zstd_frames_are_one_body() -> None:
-    packed = compress(b"one ", Compression.ZSTD) + compress(b"two", Compression.ZSTD)
-    assert decompress(packed, compression_sysflag(Compression.ZSTD)) == b"one two"
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
+def test_several_frames_are_one_body(kind: Compression) -> None:
+    skippable = bytes.fromhex("502a4d18 04000000") + b"note"
+    packed = skippable + compress(b"one ", kind) + skippable + compress(b"two", kind)
+    assert decompress(packed, compression_sysflag(kind)) == b"one two"
+
+
+def test_the_blocks_of_an_lz4_body_stand_alone_as_lz4_java_reads_no_others() -> None:
+    packed = compress(bytes(200_000), Compression.LZ4)
+    assert packed[:4] == bytes.fromhex("04224d18")
+    assert packed[4] & 0x20  # the bit "block independence" of the frame's FLG byte
+
+
+def test_a_body_of_lz4_java_is_read() -> None:
+    packed = bytes.fromhex("04224d18607073130000009f6f726465722031372009009350722031372000000000")
+    assert decompress(packed, compression_sysflag(Compression.LZ4)) == b"order 17 " * 20
 
 
 # --- ids
@@ -175,10 +190,16 @@ def test_unique_ids() -> None:
     first = ids.next(ms(2026, 11, 1) + 0x1234)
     assert first == "C0000202" + "0203" + "0A0B0C0D" + "00001234" + "0000"
     assert ids.next(ms(2026, 11, 1) + 0x1234)[-4:] == "0001"
-    assert ids.next(ms(2026, 10, 31))[-12:] == "000000000002"  # set back: counts as the month's start
+    assert ids.next(ms(2026, 10, 1) + 7)[-12:] == "000000070002", "set back: the month is taken anew"
     assert ids.next(ms(2026, 12, 1) + 5)[-12:] == "000000050003"
     assert ids.next(ms(2027, 1, 1))[-12:] == "000000000004"
     assert len(UniqueIds("2001:db8::1", 1, 1).next(ms(2026, 1, 1))) == 56
+
+
+def test_unique_ids_do_not_repeat_after_the_clock_was_set_back_over_the_start_of_a_month() -> None:
+    ids, now = UniqueIds("127.0.0.1", 1, 1), ms(2026, 11, 28)
+    ids.next(ms(2027, 1, 1))
+    assert len({ids.next(now + index) for index in range(70_000)}) == 70_000
 
 
 def test_unique_ids_do_not_repeat_while_the_counter_goes_round() -> None:

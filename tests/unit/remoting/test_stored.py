@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocketcrew.remoting.batch import BatchEntry, decode_batch, encode_batch
+from rocketcrew.remoting.batch import BatchEntry, count_batch, decode_batch, encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_BORN_HOST_V6, SYSFLAG_STORE_HOST_V6
 from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
 from rocketcrew.remoting.errors import ProtocolError, UsageError
@@ -314,6 +314,7 @@ def test_a_damaged_inner_batch(body: bytes) -> None:
 @given(entries)
 def test_batch_round_trip(wanted: list[BatchEntry]) -> None:
     assert decode_batch(encode_batch(wanted)) == wanted
+    assert count_batch(encode_batch(wanted)) == len(wanted)
 
 
 @settings(max_examples=100)

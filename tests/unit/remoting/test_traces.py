@@ -69,6 +69,12 @@ def test_end_transaction_and_recall():
     assert recalled.text == fields("Recall", "1", "R", "g", "T", "M", "true")
 
 
+def test_an_id_with_blanks_is_several_keys_as_brokers_divide_it():
+    assert pub_record(**PUB | {"message_id": "order 1"}).keys == ("order", "1", "k1", "k2")
+    recalled = recall_record(timestamp_ms=1, region="R", group="g", topic="T", message_id="order 1", success=True)
+    assert recalled.keys == ("order", "1")
+
+
 def test_separators_in_values_do_no_harm():
     record = pub_record(**PUB | {"keys": "a\x01b\x02c"})
     assert len(split_records(record.text)) == 1

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -101,13 +102,16 @@ def test_keys_from_a_file(tmp_path: Path) -> None:
     file.write_bytes(b"\xff")
     with pytest.raises(UsageError, match="is not UTF-8"):
         access_of({**SERVER, "keyFile": str(file)}, WRITE)
+    os.mkfifo(tmp_path / "fifo")  # to open one for reading would wait for a writer
+    with pytest.raises(UsageError, match=r"option keyFile .*fifo cannot be read: .* no regular file"):
+        access_of({**SERVER, "keyFile": str(tmp_path / "fifo")}, WRITE)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({}, "option nameServer is missing"),
-        ({"nameServer": "nowhere"}, "which has no port"),
+        ({"nameServer": "nowhere"}, "option nameServer: address 'nowhere' is not host:port"),
         ({"nameServer": ";"}, "names no server"),
         ({"namesrvDomain": "a b"}, "option namesrvDomain"),
         ({**SERVER, "accessKey": "me"}, "secretKey is missing"),

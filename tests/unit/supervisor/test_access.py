@@ -51,6 +51,8 @@ def test_a_key_file_is_used_unless_a_key_is_given(tmp_path: Path) -> None:
     file = tmp_path / "key"
     file.write_text("AccessKey=me\nSecretKey=s\n")
     assert access(security__key_file=str(file)).credentials == Credentials("me", "s")
+    file.write_text("AccessKey=me\nSecretKey=s\n", encoding="utf-8-sig")
+    assert access(security__key_file=str(file)).credentials == Credentials("me", "s"), "as Windows' editors write it"
     own = {"security__access_key": "other", "security__secret_key": "o"}
     assert access(security__key_file=str(file), **own).credentials == Credentials("other", "o")
     with pytest.raises(UsageError, match=r"key_file .*missing cannot be read: No such file"):

@@ -82,13 +82,14 @@ def test_what_waits_is_forgotten_by_queue_and_by_segment() -> None:
     assert state.recovered() == {B: (10, Intervals([(10, 12)]))}
 
 
-def test_what_two_slots_knew_of_a_segment_is_one_set() -> None:
+def test_what_two_slots_knew_of_a_segment_is_by_queue_what_the_later_one_knew() -> None:
     mine, other = JournalState(), JournalState()
-    mine.apply(JournalDone(A, 3, 5, *TOKEN))
-    other.apply(JournalDone(A, 5, 8, *TOKEN))
+    for state, committed in ((mine, 3), (other, 5)):
+        state.apply(JournalCommitted(A, 0, committed))
+        state.apply(JournalDone(A, committed, committed + 3, *TOKEN))
     other.apply(JournalDone(B, 0, 1, *TOKEN))
     mine.merge(other)
-    assert mine.pending == {TOKEN: {A: Intervals([(3, 8)]), B: Intervals([(0, 1)])}}
+    assert mine.pending == {TOKEN: {A: Intervals([(5, 8)]), B: Intervals([(0, 1)])}}
 
 
 def test_a_state_longer_than_a_block_is_cut_into_several_and_read_back_whole() -> None:

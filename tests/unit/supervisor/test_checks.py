@@ -17,7 +17,6 @@ from rocketcrew.supervisor.core.checks import (
     OURS_TOO,
     Subject,
     check_consumer,
-    consume_timestamp_ms,
     problems_of,
     subscriptions,
 )
@@ -26,6 +25,7 @@ from rocketcrew.supervisor.wiring import staff_policy
 
 EVERYTHING = FilterExpression()
 GOOD_TOPICS = {"orders": EVERYTHING}
+OTHER_DIGITS = "٢٠٢٥٠١٠١٠٠٠٠٠٠"
 
 
 def settings(**values: Any) -> Settings:
@@ -57,6 +57,8 @@ def problems(topics: dict[str, FilterExpression] | None = None, handler: str = "
         ("consumeFromWhere is null", {"consumer__consume_from_where": ""}),
         ("consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received 2025",
          {"consumer__consume_timestamp": "2025"}),
+        ("consumeTimestamp is invalid, the valid format is yyyyMMddHHmmss,but received " + OTHER_DIGITS,
+         {"consumer__consume_timestamp": OTHER_DIGITS}),
         ("allocateMessageQueueStrategy is null", {"consumer__allocate_strategy": ""}),
         ("allocateMessageQueueStrategy is CONFIG without messageQueueList", {"consumer__allocate_strategy": "CONFIG"}),
         ("allocateMessageQueueStrategy is MACHINE_ROOM without consumeridcs",
@@ -143,12 +145,6 @@ def test_subscriptions_as_text_are_split_at_their_own_commas_only() -> None:
     text = "a, b:SQL92:x IN ('p,q', 'r') AND f(1,2), c:t1 || t2"
     found = load({"consumer.topics": text}, {}, None).consumer.topics
     assert found == ("a", "b:SQL92:x IN ('p,q', 'r') AND f(1,2)", "c:t1 || t2")
-
-
-def test_consume_timestamps() -> None:
-    assert consume_timestamp_ms("20250101000000") is not None
-    assert consume_timestamp_ms("20251301000000") is None
-    assert consume_timestamp_ms("2025") is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from rocketcrew.supervisor.pool.child import Child
 from rocketcrew.supervisor.pool.direct import Directing
-from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, STARTED_NS, STATE, private_cell
+from rocketcrew.workers.cells import CHUNK_ID, CONSUMED_DIRECTLY, HARD_NS, STARTED_NS, STATE, private_cell
 from rocketcrew.workers.packets import DirectResult, QueueInfo, Refused, decode_direct
 
 if TYPE_CHECKING:
@@ -113,12 +113,19 @@ def test_one_that_the_worker_has_not_come_to_is_refused_and_its_bytes_are_kept(b
     run(scene)
 
 
-@pytest.mark.parametrize(("since_ns", "killed"), [(1, ["w"]), (1 << 62, [])])
-def test_one_that_runs_for_the_whole_time_out_costs_the_worker(bench: Bench, since_ns: int, killed: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("since_ns", "limit_ns", "killed"), [(1, 1, ["w"]), (1, 1 << 62, []), (1 << 61, 1, []), (1, 0, [])]
+)
+def test_one_that_runs_for_the_hard_limit_costs_the_worker(
+    bench: Bench, since_ns: int, limit_ns: int, killed: list[str]
+) -> None:
+    """By the limit of its handler, as any other call: not for the consume time-out, which that may go beyond."""
+
     async def scene() -> None:
         bench.worker("w")
         desk = Desk(bench, "w", timeout_s=0)
         desk.cell[STATE], desk.cell[CHUNK_ID], desk.cell[STARTED_NS] = 8, CONSUMED_DIRECTLY, since_ns
+        desk.cell[HARD_NS] = limit_ns
         task = asyncio.ensure_future(desk.directing.consume(QUEUE, b"record"))
         for _ in range(5):
             await asyncio.sleep(0)

@@ -9,6 +9,7 @@ import pytest
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS
 from rocketcrew.supervisor.core.doubts import GONE_S, STOOD_STILL_S, WITHHELD_S
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
@@ -35,6 +36,10 @@ def stood_still(bench: Bench) -> None:
 
 def stops(bench: Bench) -> None:
     bench.core.handle(ev.Stop(), bench.now)
+
+
+def restarts(bench: Bench) -> None:
+    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
 
 
 def is_revoked(bench: Bench) -> None:
@@ -321,6 +326,28 @@ def test_a_queue_that_is_restarted_in_doubt_with_a_long_message_tells_the_broker
     assert bench.persist() == []
 
 
+@pytest.mark.parametrize("ends", [stops, restarts])
+def test_a_queue_that_ends_in_doubt_before_the_next_persist_tells_the_broker_what_that_forgot(
+    make: Make, ends: Callable[[Bench], None]
+) -> None:
+    """The deadline came before: the group stayed where the broker was, and all of the queue was run again."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    bench.found(handle, [2])
+    assert len(bench.dispatched()) == 1  # and outlasts the deadline
+    bench.pass_ms(1)
+    lost(bench)
+    ends(bench)
+    bench.pass_ms(CUT_SHORT_MS - 1)
+    bench.none(act.Commit)
+    bench.pass_ms(1)
+    assert bench.one(act.Commit).offset == 2
+    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
+    bench.core.handle(ev.Persist(), bench.now)
+    commit = bench.one(act.Commit)
+    assert (commit.offset, commit.known) == (2, 0)
+
+
 def test_a_stop_in_doubt_does_not_ask_before_what_runs_has_finished(make: Make) -> None:
     """What was committed was told again at once: where the broker was away, the last commit waited for that time-out."""
     bench, handle = running(make)
@@ -333,10 +360,6 @@ def test_a_stop_in_doubt_does_not_ask_before_what_runs_has_finished(make: Make) 
     bench.none(act.Commit)
     bench.done(chunk)
     assert bench.one(act.Commit).offset == 3
-
-
-def restarts(bench: Bench) -> None:
-    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
 
 
 @LEAVES

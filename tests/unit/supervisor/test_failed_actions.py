@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocketcrew.supervisor.acting import JOURNALLED, Acting
+from rocketcrew.supervisor.acting import Acting
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import EVENTS, UNANSWERED, action_failed
+from rocketcrew.supervisor.core.journal import JOURNALLED
 from rocketcrew.supervisor.keeping import DELAY_MAX_S, keep
 
 if TYPE_CHECKING:
@@ -102,6 +103,25 @@ def test_a_task_that_fails_begins_again_with_a_growing_delay() -> None:
     asyncio.run(keep("work", work, lambda: counted.append(1), sleep))
     assert slept == [1, 2, 4, 8, 16, 32, DELAY_MAX_S, DELAY_MAX_S]
     assert len(counted) == 8
+
+
+def test_a_task_that_has_worked_for_long_begins_again_at_once() -> None:
+    """Weeks of it between two failures made each pause a minute."""
+    lives = iter([DELAY_MAX_S + 1, 1.0, 1.0, DELAY_MAX_S + 1, 1.0])
+    now_s = 0.0
+    slept: list[float] = []
+
+    async def work() -> None:
+        nonlocal now_s
+        for lived_s in lives:
+            now_s += lived_s
+            raise OSError("now and then")
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    asyncio.run(keep("work", work, lambda: None, sleep, lambda: now_s))
+    assert slept == [1, 2, 4, 1, 2]
 
 
 def test_an_action_that_nobody_does_is_noticed_before_anything_begins(bench: Bench, tmp_path: Path) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
-from rocketcrew.remoting.admin_bodies import ConsumerConnections
+from rocketcrew.remoting.admin_bodies import ClientConnection, ConsumerConnections
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.errors import UnreachableError
-from rocketcrew.supervisor.member.group_watch import GroupWatch
+from rocketcrew.supervisor.member.group_watch import MEMBERS_ASKED_MAX, GroupWatch
 
 INTERVAL_MS = 20
 OURS = {"orders": SubscriptionData.of("orders", "a", 1)}
@@ -82,3 +84,47 @@ def test_one_that_does_not_answer_says_nothing() -> None:
     brokers = Brokers([None], [OTHER, None, OTHER])
     assert told(brokers, 3) == [[], [], []]
     assert told(Brokers([None], [OTHER]), 4) == [[], DIFFERS, DIFFERS, DIFFERS]
+
+
+class ManyMembers(Brokers):
+    """So many others; the broker shows our own subscriptions, as the newest, and `differing` members have others."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__([OURS])
+        self.members = [f"m{number:02}" for number in range(count)]
+        self.differing: set[str] = set()
+
+    async def group_on(self, address: str, group: str) -> ConsumerConnections:
+        found = await super().group_on(address, group)
+        return replace(found, connection_set=tuple(map(ClientConnection, (*self.members, "us"))))
+
+    async def running_info(self, _address: str, _group: str, client_id: str) -> Any:
+        wanted = OTHER if client_id in self.differing else OURS
+        return SimpleNamespace(subscription_set=tuple(wanted.values()))
+
+
+def test_a_difference_that_is_mended_is_taken_back_however_many_members_there_are() -> None:
+    """Only the first sixteen were asked again, and the twentieth was reported for ever."""
+    brokers = ManyMembers(3 * MEMBERS_ASKED_MAX)
+    last = brokers.members[-1]
+    brokers.differing.add(last)
+
+    async def scene() -> None:
+        later: asyncio.Queue[Coroutine[Any, Any, None]] = asyncio.Queue()
+        watch = GroupWatch(
+            cast("Cluster", brokers), cast("Operations", brokers), OURS, "g", INTERVAL_MS, later.put_nowait
+        )
+
+        async def look() -> None:
+            await watch.look()
+            if watch.second_look_due:
+                await (await later.get())
+
+        for _ in range(3):
+            await look()
+        assert watch.mismatches == [f"member {last}: topic orders is filtered there by 'b', by us by 'a'"]
+        brokers.differing.clear()
+        await look()
+        assert watch.mismatches == []
+
+    asyncio.run(scene())

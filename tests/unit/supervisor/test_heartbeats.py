@@ -65,15 +65,15 @@ def beats_of(found):
 
 
 @contextlib.asynccontextmanager
-async def site(subscriptions=()):
-    """A name server, a master and a slave; heartbeats that start their tasks in `tasks`."""
+async def site(subscriptions=(), slave_at=""):
+    """A name server, a master and a slave, or one at another address; heartbeats that start their tasks in `tasks`."""
     async with contextlib.AsyncExitStack() as stack:
         peers, addresses, tasks = [Peer(), Peer(), Peer()], [], []
         for peer in peers:
             server = await stack.enter_async_context(await asyncio.start_server(peer.serve, "127.0.0.1", 0))
             addresses.append(f"127.0.0.1:{server.sockets[0].getsockname()[1]}")
         names, master, slave = peers
-        brokers = (BrokerData("a", {0: addresses[1], 1: addresses[2]}),)
+        brokers = (BrokerData("a", {0: addresses[1], 1: slave_at or addresses[2]}),)
         names.route = TopicRouteData((QueueData("a", 1, 1, 6),), brokers).encode()
         found = []
         remoting = Remoting(
@@ -136,6 +136,26 @@ def test_a_new_connection_gets_one_at_once_and_only_one():
                 with contextlib.suppress(UnreachableError):
                     await remoting.request(address, Command(RequestCode.PULL_MESSAGE), timeout_ms=LONG_MS)
             await asyncio.gather(*tasks)
+            assert len(master.of(RequestCode.HEART_BEAT)) == 2
+
+    run(work)
+
+
+def test_a_broker_that_is_away_is_not_waited_for_until_it_is_back():
+    """As a slave that has died is in the routes for two minutes; each look-up of each topic made a round to all brokers."""
+
+    async def work():
+        nobody = "127.0.0.1:1"
+        async with site(slave_at=nobody) as (beats, master, _, _, (address, _), _):
+            await beats.send()
+            assert beats.known_to_all()
+            assert beats.away == {nobody}
+            beats.forget(address)
+            assert not beats.known_to_all(), "that one can be asked"
+            await beats.send()
+            assert beats.known_to_all()
+            beats.connected(nobody)
+            assert (beats.away, beats.known_to_all()) == (frozenset(), False)
             assert len(master.of(RequestCode.HEART_BEAT)) == 2
 
     run(work)

@@ -11,13 +11,23 @@ from hypothesis import strategies as st
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalLost, JournalSealed
+from rocketcrew.supervisor.core.actions import (
+    Commit,
+    Heartbeat,
+    JournalCommitted,
+    JournalDone,
+    JournalLost,
+    JournalSealed,
+    Pull,
+)
 from rocketcrew.supervisor.core.journal import (
     MAGIC,
     Entry,
     JournalEncoder,
     JournalError,
+    JournalSent,
     JournalState,
+    entries_of,
     replay,
     snapshot,
 )
@@ -31,6 +41,7 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
     ),
     st.builds(JournalSealed, st.sampled_from(["w1", "w2"]), st.integers(1, 2)),
     st.builds(lambda mq, start, size: JournalCommitted(mq, start, start + size), st.sampled_from([A, B]), OFFSETS, OFFSETS),
+    st.builds(JournalSent, st.sampled_from([A, B]), OFFSETS),
 )  # fmt: skip
 BLOCKS = st.lists(st.lists(ENTRIES, max_size=5), max_size=8)
 
@@ -176,17 +187,91 @@ def test_an_opening_at_the_same_place_forgets_nothing() -> None:
 
 
 def test_two_slots_are_joined() -> None:
+    """Of a queue that both know, the journal with the higher offset counts: the other one is older."""
     mine = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 14, "", 0), JournalDone(A, 30, 31, "w1", 1)]])
     other = _applied([[
         JournalCommitted(A, 5, 13), JournalDone(A, 20, 22, "", 0), JournalDone(B, 4, 5, "", 0),
-        JournalDone(A, 31, 32, "w9", 1),
+        JournalDone(A, 31, 32, "w9", 1), JournalSent(A, 14),
     ]])  # fmt: skip
-    mine.merge(other)
-    assert mine.recovered() == {A: (13, Intervals([(13, 14), (20, 22)])), B: (0, Intervals([(4, 5)]))}
-    assert mine.queues[A].start == 5
+    for _ in range(2):  # a take-over may be cut short, and repeated
+        mine.merge(other)
+        assert mine.recovered() == {A: (13, Intervals([(20, 22)])), B: (0, Intervals([(4, 5)]))}
+        assert mine.sent() == {A: 14, B: 0}
+        assert mine.queues[A].start == 5
     mine.sealed(("w1", 1))
     mine.sealed(("w9", 1))
-    assert mine.recovered()[A] == (13, Intervals([(13, 14), (20, 22), (30, 32)]))
+    assert mine.recovered()[A] == (13, Intervals([(20, 22), (31, 32)]))
+    assert other.pending.keys() == {("w9", 1)}, "it is a copy"
+
+
+def _killed_at(committed: int, start: int, end: int, worker_id: str) -> JournalState:
+    """A slot whose member was killed when it had finished that above the offset, of it the last with rows."""
+    return _applied([[
+        JournalCommitted(A, 0, committed), JournalDone(A, start, end - 1, "", 0), JournalDone(A, end - 1, end, worker_id, 1),
+    ]])  # fmt: skip
+
+
+@pytest.mark.parametrize("committed", [40, 60])
+def test_the_journal_of_a_slot_that_was_dead_during_a_reset_makes_nobody_skip(committed: int) -> None:
+    """It was killed at 40 or 60. Ours was at 100, met a reset, and is at 60."""
+    ours = _applied([[JournalCommitted(A, 0, 100), JournalCommitted(A, 0, 0), JournalCommitted(A, 0, 60)]])
+    ours.merge(_killed_at(committed, 61, 100, "w1"))
+    ours.join([("w1", 1, [(A, [(99, 100)])])], ())  # its open segment is ours now
+    assert ours.recovered() == {}
+
+
+@given(st.permutations([(40, 61, 100), (60, 62, 70), (80, 90, 95)]))
+def test_it_makes_no_difference_in_which_order_dead_slots_are_taken_over(slots: list[tuple[int, int, int]]) -> None:
+    state = JournalState()
+    for committed, start, end in slots:
+        state.merge(_killed_at(committed, start, end, f"w{committed}"))
+    assert state.recovered() == {A: (80, Intervals([(90, 94)]))}
+    assert state.pending.keys() == {("w80", 1)}
+
+
+def test_of_a_queue_that_both_know_an_open_segment_counts_with_what_was_reported() -> None:
+    """What a worker had not reported may be from the slot that does not count. Other queues lose nothing by that."""
+    state = _killed_at(60, 62, 70, "w1")
+    other = _applied([[JournalCommitted(A, 0, 10), JournalCommitted(B, 0, 5)]])
+    state.merge(other)
+    state.join([("w1", 1, [(A, [(69, 75)]), (B, [(6, 8)])]), ("w9", 4, [(A, [(80, 90)])])], ())
+    assert state.recovered() == {A: (60, Intervals([(62, 70)])), B: (5, Intervals([(6, 8)]))}
+
+
+# --- offsets that were sent -------------------------------------------------------------------------------------
+
+
+def test_an_offset_is_noted_before_it_is_sent_but_not_where_a_queue_was_moved_to() -> None:
+    """Pulls carry offsets, too."""
+    done, commit = JournalDone(A, 3, 5, "", 0), Commit(1, A, 5, guarded=True)
+    moves, pull = Commit(1, A, 900, guarded=False, moves=True), Pull(1, B, 40, 30)
+    first, second, third = entries_of([commit, Heartbeat(), moves, done, pull, Pull(1, A, 40, 0)])
+    assert isinstance(first, JournalSent)
+    assert isinstance(third, JournalSent)
+    assert (first.mq, first.offset, second, third.mq, third.offset) == (A, 5, done, B, 30)
+
+
+def test_what_is_finished_up_to_an_offset_says_that_it_may_be_sent() -> None:
+    """So a pull writes nothing, most of the time: only where nothing of ours was below, as with a filter."""
+    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 10, 15, "", 0), JournalDone(A, 20, 22, "w1", 1)]])
+    assert [state.is_known(JournalSent(A, offset)) for offset in (10, 15, 16, 22)] == [True, True, False, False]
+    assert state.sent() == {A: 15}
+    state.apply(JournalSent(A, 20))
+    state.apply(JournalCommitted(A, 0, 14))  # the answer to a commit, beside which a pull has carried the 20
+    assert (state.is_known(JournalSent(A, 20)), state.sent()) == (True, {A: 20})
+    state.sealed(("w1", 1))
+    assert state.sent() == {A: 22}, "20 had been sent: everything to 20 is finished"
+    assert not state.is_known(JournalSent(B, 1))
+    assert not state.is_known(JournalSealed("w1", 1))
+
+
+def test_what_was_sent_is_known_until_it_is_confirmed_or_reset() -> None:
+    blocks: list[list[Entry]] = [
+        [JournalCommitted(A, 0, 10), JournalSent(A, 20), JournalSent(A, 15), JournalDone(A, 30, 31, "", 0)]
+    ]
+    assert replay(_file(blocks), "j")[0].sent() == replay(snapshot(_applied(blocks))[0], "j")[0].sent() == {A: 20}
+    assert _applied([*blocks, [JournalCommitted(A, 0, 20)]]).sent() == {A: 20}
+    assert _applied([*blocks, [JournalCommitted(A, 5, 5), JournalDone(A, 30, 31, "", 0)]]).sent() == {A: 5}
 
 
 def test_of_a_salvaged_segment_only_the_records_found_in_it_count() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog.testing
@@ -123,6 +126,7 @@ class Lives:
         kills = iter(oom_kills or [])
         self.now_s = 1000.0
         self.slept_s: list[float] = []
+        self.seen: list[dict[str, Any]] = []
         self._lives = iter(lives)
         self._status = folder / "0" / "segments" / LOADER_STATUS_FILE
         self._status.parent.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,17 @@ class Lives:
     async def sleep(self, seconds: float) -> None:
         self.now_s += seconds
         self.slept_s.append(seconds)
+        self.seen.append(self._child.status())
+
+    def status(self, said: dict[str, Any]) -> dict[str, Any]:
+        """With that in its file."""
+        self._status.write_text(json.dumps(said))
+        return self._child.status()
+
+    def status_while_it_waits(self, said: dict[str, Any]) -> dict[str, Any]:
+        self.status(said)
+        self.run()
+        return self.seen[-1]
 
     def failures_in_a_row(self) -> int:
         return int(self._child.status()["failures_in_a_row"])
@@ -180,6 +195,26 @@ def test_failures_are_counted_since_the_last_batch(lives: Callable[..., Lives]) 
     one = lives((5.0, 1), (0.0, CANNOT_START), (5.0, 1))
     one.run()
     assert one.failures_in_a_row() == 3
+
+
+@pytest.mark.parametrize(
+    ("life", "why"), [((5.0, 1), r"without a word \(exit code 1\)"), ((0.0, CANNOT_START), "cannot be started")]
+)
+def test_one_that_has_ended_without_a_word_does_not_count_as_the_one_before(
+    lives: Callable[..., Lives], life: tuple[float, int], why: str
+) -> None:
+    """It could not even be imported; its file said `waiting` for ever, with no error and no restart."""
+    one = lives(life)
+    before = {"pid": 4711, "state": "waiting", "error": "", "rows_total": 7, "restarts": 0}
+    found = one.status_while_it_waits(before)
+    assert (found["pid"], found["state"], found["rows_total"]) == (0, "failed", 7)
+    assert re.search(why, found["error"])
+
+
+def test_the_file_of_a_loader_that_is_not_ours_is_believed(lives: Callable[..., Lives]) -> None:
+    """Of one by hand, as no loader was started here."""
+    one = lives()
+    assert one.status({"pid": 4711, "state": "waiting"})["pid"] == 4711
 
 
 def test_a_batch_ends_the_row_of_failures(lives: Callable[..., Lives]) -> None:

@@ -66,6 +66,38 @@ def test_a_topic_that_becomes_static_is_given_up_and_reported_once(bench: Bench)
     bench.none(act.Pull)
 
 
+class Away:
+    """Heartbeats while a broker is away, and the brokers' list; the `back`th question finds it back, without us."""
+
+    def __init__(self, back: int) -> None:
+        self.away = frozenset({"b"})
+        self.asked = self.sent = 0
+        self._back = back
+
+    def known_to_all(self) -> bool:
+        return True
+
+    async def send(self) -> None:
+        self.sent += 1
+
+    async def consumer_ids(self, _group: str, _topic: str) -> list[str]:
+        self.asked += 1
+        if self.asked == self._back:
+            self.away = frozenset[str]()
+        return ["other"] if self.asked == self._back else ["me", "other"]
+
+
+@pytest.mark.parametrize(("back", "asked", "sent"), [(9, 1, 0), (1, 2, 1)])
+def test_a_broker_that_comes_back_with_the_question_is_asked_again(back: int, asked: int, sent: int) -> None:
+    """It answered before it knew us, and our queues would be given up."""
+    one = Away(back)
+    settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None)
+    cluster, operations = cast("Cluster", Routes()), cast("Operations", one)
+    look_ups = LookUps(cluster, operations, cast("Heartbeats", one), settings, "me")
+    assert asyncio.run(look_ups.assignment(TOPIC)).members == ["me", "other"]
+    assert (one.asked, one.sent) == (asked, sent)
+
+
 @pytest.mark.parametrize("notices", [10, 1_000])
 def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., Bench], notices: int) -> None:
     """50 members join, and each of 20 brokers says so each time: the look-up comes after the last of them, and after the one

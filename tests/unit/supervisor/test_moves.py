@@ -500,3 +500,30 @@ def test_what_a_worker_had_when_it_died_is_lost_where_the_queue_goes_on_behind_i
     assert bench.one(act.Commit).offset == 300
     found = noted(bench)
     assert (found[LOST], found[SKIPPED]) == ([(1, 20)], [(20, 300)])
+
+
+# --- what others have passed --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("offset", "kept"), [(10, [(12, 14), (20, 22)]), (13, [(13, 14), (20, 22)]), (14, [])])
+def test_what_was_finished_before_a_restart_is_forgotten_where_others_went_on(
+    bench: Bench, offset: int, kept: list[tuple[int, int]]
+) -> None:
+    """13 is what this member had sent last, and no answer was noted. An offset above is of others, and of a reset before they
+    began nobody has told us: what was finished may be from before that."""
+    bench.core.recover({bench.queue(): (10, Intervals([(12, 14), (20, 22)]))}, {bench.queue(): 13})
+    (handle,) = bench.open(0, offset=offset)
+    assert bench.pq(handle).ledger.done == Intervals(kept)
+    assert ("others_went_on" in bench.logged()) is (not kept)
+    assert bench.core.state.recovered == {}
+
+
+def test_what_was_finished_in_this_run_is_kept_where_others_went_on(bench: Bench) -> None:
+    """Of a reset in this run we would have heard."""
+    bench.core.recover({bench.queue(): (10, Intervals([(12, 14)]))}, {bench.queue(): 10})
+    bench.open(0, offset=10)
+    bench.revoke()
+    bench.commits()
+    assert bench.core.state.recovered == {bench.queue(): (10, Intervals([(12, 14)]))}
+    (again,) = bench.open(0, offset=11)
+    assert bench.pq(again).ledger.done == Intervals([(12, 14)])

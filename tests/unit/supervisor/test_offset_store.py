@@ -11,6 +11,8 @@ import pytest
 
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
+from rocketcrew.conf.formats import consume_timestamp_ms
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.errors import BrokerError, TimedOutError, UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
@@ -18,7 +20,12 @@ from rocketcrew.supervisor.core.actions import Commit
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.events import Committed, Event
 from rocketcrew.supervisor.member.commits import BrokersOffsets, Commits
-from rocketcrew.supervisor.member.first_offset import FileOffsets, FirstOffset
+from rocketcrew.supervisor.member.first_offset import (
+    CONSUME_TIMESTAMP_BACK_MS,
+    FileOffsets,
+    FirstOffset,
+    timestamp_to_begin_at,
+)
 from rocketcrew.supervisor.member.local_offsets import LocalOffsets
 
 MQ, RETRY = MessageQueue("orders", "broker-a", 0), MessageQueue("%RETRY%g", "broker-a", 0)
@@ -104,6 +111,14 @@ def begin(brokers: Brokers, mq: MessageQueue, where: str) -> tuple[int, str]:
 )  # fmt: skip
 def test_a_new_group(mq: MessageQueue, where: str, offset: int, reason: str) -> None:
     assert begin(Brokers(), mq, where) == (offset, reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("20250101000000", consume_timestamp_ms("20250101000000")), ("", 9**14 - CONSUME_TIMESTAMP_BACK_MS)],
+)
+def test_without_a_timestamp_half_an_hour_ago_is_meant(text: str, ms: int) -> None:
+    assert timestamp_to_begin_at(load({"consumer.consume_timestamp": text}, {}, None).consumer, 9**14) == ms
 
 
 @pytest.mark.parametrize("where", [LAST, FIRST, TIMESTAMP])

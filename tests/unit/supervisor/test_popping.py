@@ -303,7 +303,7 @@ def test_what_several_pops_brought_of_one_queue_is_one_entry_of_the_status():
     assert len(member.core.state.queues) == 2
     staff = {"staff": {"workers": 1, "counts": {}}, "group": "g"}
     found = picture(member.core, ServiceState.RUNNING, {}, staff)
-    assert found["queues"] == []
+    assert (found["queues"], found["popped_topics"]) == ([], ["T"])
     (popped,) = found["popped"]
     assert (popped["topic"], popped["queue_id"], popped["unfinished"]) == ("T", 0, 6)
     (family,) = [family for family in PictureCollector(lambda: found).collect() if "queue_unfinished" in family.name]

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.exit_codes import exit_code
-from rocketcrew.durable.files import try_lock
+from rocketcrew.durable.files import needs_room, try_lock, unusable
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.slot import (
     CLIENTS_LOOKED_AT_MAX,
     lock_client,
-    needs_room,
     unlock_client,
-    unusable,
 )
 from rocketcrew.workers.cells import CellFile
 

@@ -200,6 +200,34 @@ def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
     assert (routes.asked.count("%RETRY%g"), routes.renewals) == (2, 0), "before the routes are renewed, an hour later"
 
 
+class Silent(Routes):
+    """Name servers that are silent: each question takes three seconds, and the last run knew the answer."""
+
+    async def route(self, topic: str) -> TopicRouteData:
+        del topic
+        loop = asyncio.get_running_loop()
+        answered = loop.create_future()
+        loop.call_later(3, answered.set_result, TopicRouteData())
+        return await answered
+
+
+def test_a_start_by_the_routes_of_the_last_run_waits_as_long_for_many_topics_as_for_one() -> None:
+    async def scene() -> float:
+        keeper = RouteKeeper(
+            cast("Any", Silent()), lambda: [f"t{number}" for number in range(50)], None, held=set, changed=lambda: None,
+            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+        )  # fmt: skip
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        await keeper.start()
+        await keeper.refresh()
+        assert keeper.missing() == []
+        return loop.time() - begun
+
+    with asyncio.Runner(loop_factory=Leaping) as runner:
+        assert runner.run(scene()) < 7
+
+
 class Known(Routes):
     """All routes that were looked up, by whomever, are known."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -13,7 +14,7 @@ from structlog.testing import capture_logs
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR, segment_name
 from rocketcrew.durable.facts import facts_from_bytes
 from rocketcrew.durable.files import try_lock
-from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import SETTLED, Outcomes
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -22,7 +23,7 @@ from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.ledger import ledger_of
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
-from rocketcrew.supervisor.core.journal import JournalError, JournalState
+from rocketcrew.supervisor.core.journal import JournalError, JournalSent, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 from rocketcrew.supervisor.slot import SLOTS_MAX, TURN_TRIES, Slot, adopt, slot_mode, take_slot, targets_file
 from rocketcrew.workers.cells import CELLS_FILE, STATE, CellFile, Naming, map_cell
@@ -31,6 +32,7 @@ from rocketcrew.workers.sealing import open_segments
 from rocketcrew.workers.unreported import Unreported
 
 MQ = MessageQueue("orders", "broker-a", 3)
+SERVICE, STRANGER = 5001, 5002
 
 
 def journal(path: Path, *entries: JournalDone | JournalCommitted, bytes_max: int = 1 << 20) -> JournalFile:
@@ -88,6 +90,14 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert not any((slot.segments / "settled.json").exists() for slot in (mine, dead))
     assert not dead.journal.exists()
     assert adopt(mine)[2] == [], "there is nothing left to take over"
+
+
+def test_a_link_among_the_facts_that_leads_nowhere_keeps_nobody_from_starting(tmp_path: Path) -> None:
+    mine = take_slot(tmp_path, "g")
+    settled_before(mine, 0, 4)
+    (mine.segments / "outcomes" / "x.facts").symlink_to(tmp_path / "nowhere")
+    _, settled, _ = adopt(mine)
+    assert settled.offsets[MQ].pairs() == [(0, 4)]
 
 
 def test_sealed_segments_of_which_the_journal_does_not_know_are_read_like_open_ones(tmp_path: Path) -> None:
@@ -166,10 +176,10 @@ def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) ->
     """What dead slots knew is in the own journal before theirs go: workers may not boot, or a kill come next."""
     mine, *dead = (take_slot(tmp_path, "g") for _ in range(3))
     journal(mine.journal, JournalDone(MQ, 20, 22, "", 0)).close()
-    for number, slot in enumerate(dead):
-        at = 12 + 30 * number
-        done = JournalDone(MQ, at, at + 3, "", 0), JournalDone(MQ, at + 5, at + 6, f"w{number}", 7)
-        journal(slot.journal, JournalCommitted(MQ, 5, 10), *done).close()
+    queues = [MQ._replace(queue_id=number) for number in (1, 2)]
+    for number, (slot, mq) in enumerate(zip(dead, queues, strict=True)):
+        done = JournalDone(mq, 12, 15, "", 0), JournalDone(mq, 17, 18, f"w{number}", 7)
+        journal(slot.journal, JournalCommitted(mq, 5, 10), *done).close()
         (slot.segments / "ready" / segment_name(f"w{number}", 7)).write_bytes(b"sealed")
         slot.release()
     assert len(adopt(mine)[2]) == 2
@@ -178,9 +188,9 @@ def test_a_start_that_fails_after_a_take_over_forgets_nothing(tmp_path: Path) ->
     again = take_slot(tmp_path, "g")
     state, _, adopted = adopt(again)
     assert (again.path, adopted) == (mine.path, [])
-    assert state.queues[MQ].durable.pairs() == [(12, 15), (20, 22), (42, 45)]
-    state.join([(f"w{number}", 7, [(MQ, [(at, at + 1)])]) for number, at in enumerate((17, 47))], again.sealed_tokens())
-    assert state.queues[MQ].durable.pairs() == [(12, 15), (17, 18), (20, 22), (42, 45), (47, 48)]
+    assert [state.queues[mq].durable.pairs() for mq in (MQ, *queues)] == [[(20, 22)], [(12, 15)], [(12, 15)]]
+    state.join([(f"w{number}", 7, [(mq, [(17, 18)])]) for number, mq in enumerate(queues)], again.sealed_tokens())
+    assert [state.queues[mq].durable.pairs() for mq in queues] == [[(12, 15), (17, 18)]] * 2
 
 
 def left_in_hand(slot: Slot, first: int, offset: int, counts_from: int = 1) -> None:
@@ -236,9 +246,26 @@ def test_a_take_over_that_ends_early_keeps_what_the_cells_showed(tmp_path: Path)
     left_in_hand(dead, 15, 18)
     (dead.path / "deaths.json").mkdir()  # the charges cannot be taken over
     dead.release()
-    with pytest.raises(OSError, match="deaths"):
-        adopt(mine)
+    assert MQ not in adopt(mine)[0].queues
     assert read_journal(dead.journal).queues[MQ].durable.pairs() == [(12, 18)]
+
+
+def test_a_pull_whose_offset_says_nothing_new_writes_nothing(tmp_path: Path) -> None:
+    said: list[int] = []
+
+    def write(fd: int, data: memoryview) -> int:
+        said.append(len(data))
+        return os.write(fd, data)
+
+    file = JournalFile(tmp_path / "journal", JournalState(), 1 << 20, write=write)
+    file.append([JournalCommitted(MQ, 5, 10), JournalDone(MQ, 10, 15, "", 0)])
+    before = len(said)
+    file.append([JournalSent(MQ, 15)])
+    assert len(said) == before
+    file.append([JournalSent(MQ, 16)])
+    assert len(said) == before + 1
+    file.close()
+    assert read_journal(tmp_path / "journal").queues[MQ].sent == 16
 
 
 def test_cells_stop_counting_before_an_offset_that_went_back_is_written(tmp_path: Path) -> None:
@@ -496,6 +523,20 @@ class FullDisk:
         return written
 
 
+def test_a_journal_that_a_full_disk_does_not_take_leaves_no_draft(tmp_path: Path) -> None:
+    disk = FullDisk(1 << 20)
+    path = tmp_path / "journal"
+    file = JournalFile(path, JournalState(), 1, write=disk)
+    before, disk.room = path.read_bytes(), 30
+    for _ in range(2):  # the second one is a rewrite, of which a part is written
+        with pytest.raises(OSError, match="No space left"):
+            file.append([JournalDone(MQ, 5, 6, "w" * 40, 1)])
+        disk.room = 30
+    assert os.listdir(tmp_path) == ["journal"]
+    assert path.read_bytes().startswith(before)
+    file.close()
+
+
 @pytest.mark.parametrize("room", [*range(0, 400, 7), 700, 1000])
 def test_a_full_disk_in_the_middle_of_a_block_costs_nothing_that_is_written_later(tmp_path: Path, room: int) -> None:
     disk = FullDisk(1 << 20)
@@ -562,3 +603,47 @@ def test_a_broadcasting_member_whose_slot_stays_held_is_not_kept_from_starting(t
     assert (slot.path.name, len(waits)) == ("1", TURN_TRIES)
     for taken in (held, slot):
         taken.release()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes others")
+@pytest.mark.parametrize("theirs", ["0", "1"])
+def test_a_slot_of_another_user_keeps_nobody_from_starting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], theirs: str
+) -> None:
+    """As one that was run by sudo for a look has left it."""
+    slots = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    for slot in slots:
+        slot.release()
+    for path in (tmp_path, *tmp_path.rglob("*")):
+        os.chown(path, SERVICE, -1)
+    for path in (tmp_path / "g" / theirs, *(tmp_path / "g" / theirs).rglob("*")):
+        os.chown(path, STRANGER, -1)
+    with contextlib.chdir(tmp_path):  # others have no way to it
+        os.seteuid(SERVICE)
+        try:
+            mine = take_slot(Path(), "g")
+            told: dict[str, str] = {}
+            assert adopt(mine, told)[2] == []
+        finally:
+            os.seteuid(0)
+    mine.release()
+    assert mine.path.name != theirs
+    assert told.keys() == {theirs}
+    assert f"give g/{theirs} and what is in it to the user of this member" in capsys.readouterr().out
+
+
+def test_what_a_slot_knew_that_cannot_be_taken_over_does_not_count(tmp_path: Path) -> None:
+    """Its rows are not here. It is taken over by the next start that can."""
+    mine, other = take_slot(tmp_path, "g"), take_slot(tmp_path, "g")
+    journal(other.journal, JournalCommitted(MQ, 5, 10), JournalDone(MQ, 12, 15, "", 0)).close()
+    (other.segments / "ready" / segment_name("w1", 7)).write_bytes(b"sealed")
+    other.release()
+    (other.segments / "plan" / "p.json").touch()
+    in_the_way = mine.segments / "plan" / "p.json"
+    in_the_way.mkdir()  # stands for anything that goes wrong in the middle
+    told: dict[str, str] = {}
+    state, _, adopted = adopt(mine, told)
+    assert (state.queues, adopted, told.keys()) == ({}, [], {"1"})
+    in_the_way.rmdir()
+    state, _, adopted = adopt(mine, told)
+    assert (state.recovered(), adopted) == ({MQ: (10, Intervals([(12, 15)]))}, ["1"])

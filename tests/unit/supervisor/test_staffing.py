@@ -152,7 +152,7 @@ def test_a_worker_that_left_something_when_it_was_one_too_many_is_salvaged_by_an
 
 @pytest.mark.parametrize(("share", "at_once"), [(1, 1), (25, 1), (50, 2), (100, 4)])
 def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int) -> None:
-    office = Office(4, recycle_messages=10, recycle_share_percent=share)
+    office = Office(4, recycle_messages=10, recycle_jitter_percent=0, recycle_share_percent=share)
     olds = office.all_ready()
     for old in olds:
         office.progress(old, 10)
@@ -176,7 +176,7 @@ def test_recycling_replaces_a_share_at_a_time_and_warm(share: int, at_once: int)
 
 
 def test_one_that_is_slow_to_leave_counts_as_long_as_its_message_may_take() -> None:
-    office = Office(4, recycle_age_s=10.0, leave_max_s=900.0)
+    office = Office(4, recycle_age_s=10.0, recycle_jitter_percent=0, leave_max_s=900.0)
     office.all_ready()
     office.run(after_s=10)
     (successor,) = office.started()

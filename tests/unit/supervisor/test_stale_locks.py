@@ -68,6 +68,12 @@ def test_the_note_is_bounded_and_may_be_damaged(tmp_path: Path) -> None:
     assert StaleLocks(tmp_path, "last").owners == ()
 
 
+def test_a_note_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
+    (tmp_path / NOTE_FILE).mkdir()
+    StaleLocks(tmp_path, "first").note()
+    assert os.listdir(tmp_path) == [NOTE_FILE]
+
+
 def test_locks_of_another_dead_slot_are_taken_over_unless_a_worker_lives(tmp_path: Path) -> None:
     own, dead, busy = tmp_path / "0", tmp_path / "1", tmp_path / "2"
     for folder in (own, dead, busy):

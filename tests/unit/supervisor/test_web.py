@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from prometheus_client.openmetrics.parser import (
@@ -26,6 +27,7 @@ from rocketcrew.supervisor.core.stats import ConsumerStats
 from rocketcrew.supervisor.health import SLACK_S, Health
 from rocketcrew.supervisor.slot import take_slot, targets_file
 from rocketcrew.supervisor.web import (
+    CONNECTIONS_MAX,
     PortsTakenError,
     Request,
     Response,
@@ -83,9 +85,7 @@ def site(asked: list[Any] | None = None, *, found: Callable[[], dict[str, Any]] 
         return {"processes": []}
 
     commands: dict[str, Command] = {"scale": scale, "stacks": stacks}
-    return Site(
-        MetricsSettings(**chosen), found, commands, Health(900), lambda: 0.0, lambda: [{"event": "pull_failed"}]
-    )
+    return Site(MetricsSettings(**chosen), found, commands, Health(), lambda: 0.0, lambda: [{"event": "pull_failed"}])
 
 
 def answer(where: Site, method: str, target: str, **headers: str) -> Response:
@@ -144,7 +144,20 @@ def test_what_was_popped_is_in_hand_and_has_no_lag_here() -> None:
     popped = {"topic": "popped", "broker": "b", "queue_id": -1, "unfinished": 4, "unfinished_bytes": 40}
     page = answer(site(found=lambda: picture(queues=[], popped=[popped])), "GET", "/metrics").body.decode()
     assert 'rocketmq_consumer_inflight_messages{client_id="me",consumer_group="crew",topic="popped"} 4.0' in page
+    assert "rocketmq_consumer_lag_messages{" not in page, "0 would say that all is done"
     assert 'rocketcrew_queue_unfinished_messages{broker="b",group="crew",queue_id="-1",topic="popped"} 4.0' in page
+
+
+def test_each_series_is_there_once_while_workers_and_queues_go_over() -> None:
+    """A worker that leaves has the index of its successor, and a queue may be pulled and popped at once. Prometheus takes
+    nothing of a page with a series that is there twice."""
+    workers = [{"worker_id": f"w.{number}", "index": 0, "messages": 1, "rss_bytes": 5} for number in (1, 2)]
+    popped = [{"topic": "orders", "broker": "b", "queue_id": 0, "unfinished": 4, "unfinished_bytes": 40}]
+    page = answer(site(found=lambda: picture(workers=workers, popped=popped)), "GET", "/metrics").body.decode()
+    series = [line.rpartition(" ")[0] for line in page.splitlines() if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert 'rocketcrew_worker_memory_bytes{group="crew",worker="0"} 10.0' in page
+    assert 'rocketcrew_queue_unfinished_messages{broker="b",group="crew",queue_id="0",topic="orders"} 9.0' in page
 
 
 def test_a_member_without_a_loader_has_metrics_too() -> None:
@@ -182,25 +195,47 @@ def test_a_batch_call_counts_once() -> None:
 
 
 def test_alive_as_long_as_something_is_finished() -> None:
-    health = Health(longest_call_s=900)
-    busy = picture()
+    health = Health()
+    busy = picture(workers=[busy_worker(900)])
     idle = picture(workers=[])
     assert health.not_alive(busy, 0.0) == ""
     assert health.not_alive(busy, 900 + SLACK_S) == ""
     assert "none has been finished for" in health.not_alive(busy, 901 + SLACK_S)
     assert health.not_alive(idle, 5_000) == ""
     assert health.not_alive(busy, 5_001) == "", "it has just begun"
-    assert Health(longest_call_s=0).not_alive(busy, 1e9) == "", "a call may take for ever"
     one_more = {**busy, "counters": {**busy["counters"], "failed_messages": 1}}
     assert health.not_alive(one_more, 5_001 + 960.5) == ""
     assert health.not_alive(one_more, 5_001 + 960.5 + 961)
+
+
+def busy_worker(limit_s: float, **more: Any) -> dict[str, Any]:
+    return {"worker_id": "w.1", "index": 0, "messages": 1, "rss_bytes": 1 << 20, "hard_limit_s": limit_s, **more}
+
+
+@pytest.mark.parametrize(
+    ("workers", "alive_at", "dead_at"),
+    [
+        ([busy_worker(60), busy_worker(3_600)], 3_600 + SLACK_S, 3_601 + SLACK_S),
+        ([busy_worker(60), busy_worker(3_600, messages=0)], 60 + SLACK_S, 61 + SLACK_S),
+        ([busy_worker(60), busy_worker(0)], 1e9, None),  # its handler may take any time
+        ([busy_worker(60, blocked={"error": "No space left on device", "seconds": 9.0})], 1e9, None),
+    ],
+)
+def test_a_member_that_does_what_it_is_allowed_to_is_alive(
+    workers: list[dict[str, Any]], alive_at: float, dead_at: float | None
+) -> None:
+    """A handler's own limit goes before the settings; a full disk is no better after a restart."""
+    health, busy = Health(), picture(workers=workers)
+    assert [health.not_alive(busy, now) for now in (0.0, alive_at)] == ["", ""]
+    assert dead_at is None or "none has been finished for" in health.not_alive(busy, dead_at)
 
 
 @pytest.mark.parametrize(
     ("more", "code", "says"),
     [
         ({}, 200, "ok"),
-        ({"service": "CREATE_JUST"}, 503, "CREATE_JUST"),
+        ({"service": "START_FAILED"}, 503, "the supervisor is starting"),
+        ({"service": "SHUTDOWN_ALREADY"}, 503, "the supervisor is SHUTDOWN_ALREADY"),
         ({"stopping": True}, 503, "is stopping"),
         ({"ready_workers": 0}, 503, "no worker is ready"),
     ],
@@ -320,6 +355,56 @@ def test_what_is_not_http_is_refused(head: bytes) -> None:
 def test_a_query_is_read() -> None:
     request = read_request(b"POST /scale?workers=1&workers=2 HTTP/1.0\r\nX-A:  b \r\n\r\n")
     assert request == Request("POST", "/scale", {"workers": "2"}, {"x-a": "b"})
+
+
+def served(tmp_path: Path, where: Site, look: Callable[[int], Coroutine[Any, Any, None]], **more: float) -> None:
+    """`look` is given the port."""
+
+    async def scene() -> None:
+        settings = MetricsSettings(port=0, port_count=1, host="127.0.0.1", page=True, token="")
+        server = WebServer(settings, where, tmp_path / "0", "crew", **more)
+        await server.start()
+        try:
+            await look(server.port)
+        finally:
+            await server.stop()
+
+    asyncio.run(scene())
+
+
+def test_who_does_not_take_the_answer_is_cut_off(tmp_path: Path) -> None:
+    """A descriptor, and all of the answer, would be gone for each such client."""
+
+    async def look(port: int) -> None:
+        with socket.socket() as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_connect(client, ("127.0.0.1", port))
+            await loop.sock_sendall(client, b"GET /status HTTP/1.1\r\n\r\n")
+            assert await loop.sock_recv(client, 1) == b"H"
+            (answering,) = asyncio.all_tasks() - {cast("asyncio.Task[Any]", asyncio.current_task())}
+            _, open_still = await asyncio.wait([answering], timeout=10)
+            assert not open_still
+
+    large = site(found=lambda: picture(paused=["x" * (16 << 20)]))
+    served(tmp_path, large, look, answer_timeout_s=0.05)
+
+
+def test_more_connections_than_there_may_be_are_closed(tmp_path: Path) -> None:
+    async def look(port: int) -> None:
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(CONNECTIONS_MAX + 1)]
+        with contextlib.suppress(ConnectionError):
+            assert await clients[-1][0].read() == b""
+        clients[0][1].write(b"HEAD /livez HTTP/1.1\r\n\r\n")
+        assert (await clients[0][0].read()).startswith(b"HTTP/1.1 200")
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"HEAD /livez HTTP/1.1\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 200")
+        for _, each in [*clients, (reader, writer)]:
+            each.close()
+
+    served(tmp_path, site(), look)
 
 
 def test_it_is_served_and_takes_the_next_port_that_is_free(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 
 from rocketcrew import Message, Send, handler
@@ -41,6 +43,28 @@ def test_an_attempt_that_fails_has_sent_nothing_and_repeats_have_the_same_keys()
     assert len(result.sent) == 2  # the second attempt failed by its row, after it had sent
     assert len({each.message_id for each in result.sent}) == 1
     assert result.rows == [{"size": 3}]
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_a_handler_without_columns_may_send_or_return_no_row(batch: bool) -> None:
+    """Its generators were never run, and their messages dead letters."""
+
+    def each(order: Message) -> Iterator[object]:
+        if order.keys != "none":
+            yield Send("counted", order.body)
+        if order.keys == "row":
+            yield {"size": 1}
+
+    def one(order: Message) -> Iterable[object]:
+        return [] if order.keys == "list" else each(order)
+
+    count = handler(batch=batch, sends=True)(lambda given: list(map(one, given)) if batch else one(given))
+    keys = ["send", "none", "list", "row"]
+    result = run(count, [message(key, keys=key) for key in keys], seconds=0)
+    assert result.done == 3
+    assert [retried.message.keys for retried in result.retries] == ["row"]
+    assert "no columns are declared" in result.retries[0].error
+    assert [each.body for each in result.sent] == [b"send", b"row"][: 1 + batch]
 
 
 @pytest.mark.parametrize("settings", [{}, {"results.enabled": False}])

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pandas
+import pyarrow as pa
 import pydantic
 import pytest
 import structlog
 
+from rocketcrew import Send
 from rocketcrew.testing import message
 from rocketcrew.workers.boot import COLUMNS_FILE
 from rocketcrew.workers.ddl import parse_ddl
@@ -87,3 +89,28 @@ def test_what_holds_rows_is_one_of_several_rows() -> None:
         prepared = RowBuffer[int](parse_ddl("a int"), "g").prepare(message("b"), result)
         assert prepared is not None
         assert prepared[1] == (1, 2)
+
+
+def test_without_declared_columns_what_has_no_rows_is_done_and_ends_at_its_first_row() -> None:
+    ran: list[object] = []
+
+    def yielding(*given: object) -> Iterator[object]:
+        try:
+            for each in given:
+                ran.append(each)
+                yield each
+        finally:
+            ran.append("closed")
+
+    rows = RowBuffer[int](None, "g")
+    for result in ([], yielding()):
+        assert rows.prepare(message("b"), result) is None
+    assert ran == ["closed"]
+    for row, words in (
+        ({"a": 1}, "no columns are declared"), (pa.table({"a": [1]}), "no columns are declared"), (5, "int"),
+        (Send("t", b"x"), "not declared with @handler"),
+    ):  # fmt: skip
+        ran.clear()
+        with pytest.raises(RowError, match=words) as raised:  # which keeps what is suspended
+            rows.prepare(message("b"), yielding(row, row))
+        assert ran == [row, "closed"], raised

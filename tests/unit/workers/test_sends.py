@@ -379,6 +379,40 @@ def test_of_a_generator_with_something_that_is_no_row_nothing_is_sent(wrong: obj
         assert len(outgoing.topics) == 1 + (not fails)
 
 
+@contextlib.contextmanager
+def closing_noted(ran: list[object], name: str) -> Iterator[None]:
+    ran.append(name)
+    try:
+        yield
+    finally:
+        ran.append(f"{name} ends")
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("sends", [True, False])
+def test_a_generator_that_fails_is_closed_before_that_of_the_next_message_runs(wanted: bool, sends: bool) -> None:
+    """It stayed within its `with`: a lock was taken twice, and a transaction was committed with the next one's."""
+    ran: list[object] = []
+
+    def rows(message: Message) -> Iterator[object]:
+        with closing_noted(ran, message.keys):
+            yield [Send("nested", b"x")] if message.keys == "a" else {"a": 1}
+
+    buffer: RowBuffer[int] = RowBuffer(parse_ddl("a int"), "g")
+    own = sending(Handler(lambda given: list(map(rows, given)), batch=True, sends=sends), "g", Noted(), rows=wanted)
+    messages = [make_message(b"x", topic="orders", keys=key) for key in "ab"]
+    failed: list[object] = []
+    for message, result in zip(messages, own(messages), strict=True):
+        try:
+            if isinstance(result, BaseException):
+                raise result
+            buffer.prepare(message, result) if wanted else run_out(result)
+        except RowError as error:
+            failed.append(error)
+    assert ran == ["a", "a ends", "b", "b ends"]
+    assert len(failed) == 1
+
+
 @pytest.mark.parametrize("where", ["the function", "a generator"])
 def test_a_child_that_comes_back_runs_no_generator_of_other_messages(where: str) -> None:
     parent, ran = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)

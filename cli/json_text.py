@@ -1,0 +1,49 @@
+"""Answers for programs: JSON that each of them reads, on a stdout of any encoding."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import json
+from math import isfinite
+from typing import Any, Final, cast
+
+ESCAPED: Final = "rocketcrew.escaped"
+"""Name of the error handler for what stdout's encoding does not have."""
+
+
+def json_text(value: object, *, indent: int | None = None) -> str:
+    """The value as JSON. What JSON lacks is a text, as in the log: NaN, infinities, times, decimals, other keys."""
+    try:
+        return _dumped(value, indent)
+    except (ValueError, TypeError):
+        return _dumped(_plain(value), indent)
+
+
+def _dumped(value: object, indent: int | None) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str, allow_nan=False, indent=indent)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, float):
+        return value if isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in cast("dict[object, object]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in cast("list[object]", value)]
+    return value
+
+
+def escape_in(stdout: Any) -> None:
+    r"""Let \u20ac be written, which JSON reads and people can, where the encoding has no such character; else an answer would
+    end in the middle. What is no stream of this process stays as it is."""
+    if isinstance(stdout, io.TextIOWrapper):
+        stdout.reconfigure(errors=ESCAPED)
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError), "only what is written is escaped"
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
+
+
+codecs.register_error(ESCAPED, _escaped)

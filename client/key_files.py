@@ -1,0 +1,46 @@
+"""Files that say who we are: key files, and the rule that holds for certificates and accounts too, regular files only."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from ..remoting.errors import UsageError
+from .access import Credentials
+
+KEY_FILE_BYTES_MAX = 64 * 1024
+_NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
+"""Lines of a key file (acl/common/SessionCredentials.java)."""
+
+
+def check_regular(*paths: str) -> None:
+    """Raises OSError for a path that is no regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals.
+    An empty path is none."""
+    for path in filter(None, paths):
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise OSError(errno.EINVAL, f"{path} is no regular file")
+
+
+def read_key_file(path: str, where: str) -> Credentials:
+    """The keys of a file with the lines `AccessKey=...`, `SecretKey=...` and perhaps `SecurityToken=...`.
+
+    Raises UsageError, which begins with `where`, for a file that cannot be read or lacks a key.
+    """
+    try:
+        check_regular(path)
+        with Path(path).open(encoding="utf-8-sig") as file:  # Windows' editors begin files by a mark
+            text = file.read(KEY_FILE_BYTES_MAX)
+    except OSError as error:
+        raise UsageError(f"{where} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{where} is not UTF-8") from None
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and name.strip() in _NAMES:
+            found[_NAMES[name.strip()]] = value.strip()
+    if not (found.get("access_key") and found.get("secret_key")):
+        raise UsageError(f"{where} needs the lines AccessKey=... and SecretKey=...")
+    return Credentials(**found)
