@@ -237,13 +237,22 @@ def _umask_for(model: Place) -> Generator[None]:
     killed there, the loader might not read it, and so not the table. It is the whole process's, so not for loaders."""
     mode = 0
     with contextlib.suppress(OSError):
-        mode = stat.S_IMODE(model.stat().st_mode) if isinstance(model, Path) else 0
+        mode = _mode_of_new(model) if isinstance(model, Path) else 0
     before = os.umask(0o077)
     try:
         os.umask(before & ~mode)
         yield
     finally:
         os.umask(before)
+
+
+def _mode_of_new(model: Path) -> int:
+    """The rights that a new file beside the model may have: those of its group only where that is the new file's, too."""
+    rights, folder = rights_of(model), model.parent.stat()
+    mode = stat.S_IMODE(rights.mode)
+    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
+    alike = rights.group == group and rights.acls[0] is None  # with an ACL the mode's bits are its mask
+    return mode if alike else mode & ~0o070 | (mode & 0o007) << 3
 
 
 def _not_compacted(table: Place, why: str) -> LoaderError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_SPARK, EXIT_USAGE
-from ..durable.files import NO_ROOM
+from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 
 

@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.segment_format import READY_DIR
-from ..durable.files import NO_ROOM
+from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown

@@ -125,7 +125,7 @@ def _of_moved(lists: int) -> Exception:
 
     what = "its list" if lists == 1 else "one of its lists"
     return RowError(
-        f"the batch handler sorted {what}, took from it or added to it, so that nobody knows which message each result is "
-        "for: leave it as it is, and return the results (or the ack_index) in the order in which the messages came, also "
-        "where it sorts a copy; or give (message, row) for each row in a BatchResult"
+        f"the batch handler sorted {what}, took from it, added to it or moved an item in it, so that nobody knows which"
+        " message each result is for: leave it as it is, and return the results (or the ack_index) in the order in which"
+        " the messages came, also where it sorts a copy; or give (message, row) for each row in a BatchResult"
     )

@@ -48,7 +48,7 @@ from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 from typing import Final, NamedTuple
 
-from ..durable.files import boot_id
+from ..durable.mounts import boot_id
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .packets import QueueInfo

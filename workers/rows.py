@@ -399,13 +399,22 @@ def _check_no_rows(result: object) -> None:
     row."""
     check_ran(result)
     if isinstance(result, TABLES) or _is_row(result):
-        raise RowError(_NO_COLUMNS)
+        _refuse_row(result)
+        return
     if not _looks_like_rows(result):
         raise RowError(_unusable(result))
     for row in to_the_end(cast("Iterable[Any]", result)):
-        if type(row).__name__ == "Send":
-            raise RowError(UNDECLARED)
-        raise RowError(_NO_COLUMNS) if isinstance(row, TABLES) or _is_row(row) else NoRowError(row)
+        _refuse_row(row)
+
+
+def _refuse_row(row: Any) -> None:
+    """A table without rows is nothing, as with columns. Raises RowError for all else."""
+    if type(row).__name__ == "Send":
+        raise RowError(UNDECLARED)
+    if not isinstance(row, TABLES):
+        raise RowError(_NO_COLUMNS) if _is_row(row) else NoRowError(row)
+    if len(row):
+        raise RowError(_NO_COLUMNS)
 
 
 def _unusable(result: object) -> str:

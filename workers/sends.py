@@ -15,7 +15,6 @@ fails its message.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import hashlib
@@ -305,7 +304,8 @@ def _run_to_the_end(result: Iterable[object], *, rows: bool) -> list[object]:
     """What a generator has yielded: where nobody wants its rows, the Sends alone, as they may be many. Raises RowError for
     what is neither a row nor a Send: nothing is sent of a message that fails by it, and its generator is closed before
     another message's runs."""
-    with contextlib.closing(to_the_end(result)) as given:
+    given, pid = to_the_end(result), os.getpid()
+    try:
         if rows:
             return listed(map(_row_or_send, given))
         sends: list[object] = []
@@ -315,6 +315,12 @@ def _run_to_the_end(result: Iterable[object], *, rows: bool) -> list[object]:
             else:
                 run_out(each, 1)
         return sends
+    except BaseException:
+        try:
+            given.close()
+        except BaseException as error:  # noqa: BLE001  the message has its failure: what ends its generator says is no other
+            raise_if_of_all(error, pid)
+        raise
 
 
 def _row_or_send(each: object) -> object:

@@ -101,7 +101,7 @@ class LedgerTarget:
         try:
             for path in self._lock_paths:
                 self._locks.append(self._locked(path))
-        except LoaderError:
+        except BaseException:  # one of two locks is none
             self.close()
             raise
 

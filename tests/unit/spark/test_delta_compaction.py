@@ -96,6 +96,27 @@ def test_a_kill_before_a_checkpoint_has_its_rights_keeps_out_nobody(world: World
     assert [(tmp_path / name).stat().st_mode & 0o777 for name in ("committed", "later")] == [0o660, 0o600]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize(("inherits", "mode"), [(False, 0o600), (True, 0o640)])
+def test_what_is_for_the_group_of_a_table_is_not_for_that_of_who_compacts_it(
+    world: World, tmp_path: Path, inherits: bool, mode: int
+) -> None:
+    loaded(world, 3)
+    log = world.table / LOG_DIR
+    for path in (log, *log.iterdir()):
+        os.chown(path, -1, 1234)
+        path.chmod(0o640 if path.is_file() else 0o2750 if inherits else 0o750)
+    made = tmp_path / "made"
+    if inherits:
+        made = log / "made"
+    before = os.umask(0o077)
+    try:
+        compact(world.table, FILE_BYTES, lambda _: made.touch())
+    finally:
+        os.umask(before)
+    assert made.stat().st_mode & 0o777 == mode
+
+
 def at_first(do: Callable[[], object]) -> Callable[[str], None]:
     """`do` once, when the first merge has written its files."""
     left = [do]

@@ -28,7 +28,7 @@ pa: Any = pyarrow
 Batch = list[Message]
 
 BODIES = (b"c", b"a", b"b")
-CHANGED = "the batch handler sorted its list, took from it or added to it"
+CHANGED = "the batch handler sorted its list, took from it, added to it or moved an item in it"
 
 
 def batch() -> Batch:

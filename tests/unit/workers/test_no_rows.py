@@ -103,7 +103,8 @@ def test_without_declared_columns_what_has_no_rows_is_done_and_ends_at_its_first
             ran.append("closed")
 
     rows = RowBuffer[int](None, "g")
-    for result in ([], yielding()):
+    empty = pa.table({"a": []})
+    for result in ([], yielding(), empty, [empty]):
         assert rows.prepare(message("b"), result) is None
     assert ran == ["closed"]
     for row, words in (

@@ -413,6 +413,24 @@ def test_a_generator_that_fails_is_closed_before_that_of_the_next_message_runs(w
     assert len(failed) == 1
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+@pytest.mark.parametrize("said", [Rollback(), Retry(), ValueError("undo")])
+def test_what_a_failed_generator_raises_when_it_is_closed_is_not_its_message_s_failure(
+    wanted: bool, said: Exception
+) -> None:
+    """A Rollback made the message done in order: neither sent nor retried."""
+
+    def rows(_: Message) -> Iterator[object]:
+        try:
+            yield Send("bills", b"x")
+            yield [Send("nested", b"x")]
+        except GeneratorExit:
+            raise said from None
+
+    with pytest.raises(RowError):
+        parted(rows(make_message(b"x")), rows=wanted)
+
+
 @pytest.mark.parametrize("where", ["the function", "a generator"])
 def test_a_child_that_comes_back_runs_no_generator_of_other_messages(where: str) -> None:
     parent, ran = os.getpid(), mmap.mmap(-1, mmap.PAGESIZE)
