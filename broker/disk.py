@@ -26,7 +26,8 @@ from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
 from pathlib import Path
 
-from ..durable.files import boot_id, make_folders
+from ..durable.files import make_folders
+from ..durable.mounts import boot_id
 from ..remoting.errors import RocketcrewError, UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted
 from .storage import StorageError

@@ -30,12 +30,12 @@ from random import Random, SystemRandom
 from typing import Any, Self, cast
 
 from ..client.access import Access
-from ..client.key_files import check_regular
+from ..client.key_files import is_regular
 from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
 from ..client.tls import server_context
-from ..durable.files import NO_ROOM
 from ..durable.mounts import check_local
+from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.names import host_and_port
 from .acl import Acl, parse_acl
@@ -296,7 +296,8 @@ class EmbeddedBroker:
 def _read_acl(path: str) -> Acl:
     """The accounts of a file. Raises UsageError."""
     try:
-        check_regular(path)
+        if not is_regular(path):
+            raise UsageError(f"broker.acl_file {path} is no regular file")
         mode = os.stat(path).st_mode
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

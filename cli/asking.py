@@ -1,4 +1,4 @@
-"""One question to a cluster by a command: names that the cluster does not know are answered with the nearest that it has."""
+"""Questions to a cluster by a command: names that the cluster does not know are answered with the nearest that it has."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
+from ..client.operations import Operations
 from ..client.sync import run_with_cluster
 from ..client.validation import SYSTEM_TOPIC_PREFIX
 from ..conf.settings import Settings, is_broadcasting
@@ -21,6 +22,7 @@ from ..remoting.bodies import BROADCASTING
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import SYSTEM_TOPICS
+from ..remoting.queues import MessageQueue
 from .surroundings import surroundings
 from .wording import no_such_name, unknown_topic
 
@@ -86,6 +88,11 @@ async def connections_of(cluster: Cluster, group: str) -> ConsumerConnections | 
         if error.code != ResponseCode.TOPIC_NOT_EXIST:
             raise
         return None
+
+
+async def committed_offsets(operations: Operations, group: str, queues: list[MessageQueue]) -> list[int | None]:
+    """What the group has committed in each of the queues, None where nothing."""
+    return [await operations.query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in queues]
 
 
 def client_ids(online: ConsumerConnections | None) -> list[str]:

@@ -34,11 +34,14 @@ def changes(*, asks: bool) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
+def asks(*, yes: bool) -> bool:
+    """Whether there is somebody to ask: who sits at a terminal, and has not said --yes."""
+    return not yes and sys.stdin.isatty() and sys.stderr.isatty()
+
+
 def agrees(question: str, *, yes: bool) -> bool:
-    """Ask, but only somebody who sits at a terminal and has not said --yes."""
-    if yes or not (sys.stdin.isatty() and sys.stderr.isatty()):
-        return True
-    return click.confirm(question, default=False, err=True)
+    """Ask, if there is somebody to ask."""
+    return not asks(yes=yes) or click.confirm(question, default=False, err=True)
 
 
 def would(what: str, *, as_json: bool, **facts: Any) -> None:

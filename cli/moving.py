@@ -33,7 +33,7 @@ from ..source.reading import TOOLS_GROUP
 from ..source.searching import exact_offset, store_times
 from ..supervisor.member.access import access_of
 from .asking import ask_cluster, broadcasts, client_ids, connections_of, is_set_broadcasting, known_topics
-from .changing import agrees, so_far
+from .changing import agrees, asks, so_far
 from .json_text import json_text
 from .stagings import group_in_keys, staging_folders
 from .tables import counted, lines
@@ -166,7 +166,7 @@ class GroupOffsets:
             if wrong:
                 raise RocketcrewError(f"the brokers have other offsets than were set: {'; '.join(wrong)}")
 
-        with so_far(lambda: made_in_words(made, len(moves))):
+        with so_far(lambda: made_in_words(made, moves)):
             try:
                 ask_cluster(self.access, set_each)
             finally:
@@ -195,8 +195,8 @@ class GroupOffsets:
 
 
 def check_unchanged(shown: Planned, now: Planned) -> None:
-    """Planned again when it was agreed to, which takes its time. Members that run change their offsets all the while: of them
-    it matters who they are. Raises RocketcrewError."""
+    """Planned again after a question, which takes its time. Members that run change their offsets all the while: of them it
+    matters who they are. Raises RocketcrewError."""
     (members, moves), (members_now, moves_now) = shown, now
     if members_now != members:
         raise RocketcrewError(
@@ -208,9 +208,10 @@ def check_unchanged(shown: Planned, now: Planned) -> None:
         raise RocketcrewError(f"others moved the group meanwhile, in {some_of(changed)}: {ONCE_MORE}")
 
 
-def made_in_words(made: list[Move], of: int) -> str:
-    """What was done of so many moves; empty where that is nothing."""
-    return f"{len(made)} of {counted(of, 'queue')} were set ({some_of(made)})" if made else ""
+def made_in_words(made: list[Move], moves: list[Move]) -> str:
+    """What was done of the moves; empty where that is nothing. Queues whose offset is the same are not counted."""
+    moved, all_moved = ([move for move in each if move.old != move.new] for each in (made, moves))
+    return f"{len(moved)} of {counted(len(all_moved), 'queue')} were set ({some_of(moved)})" if moved else ""
 
 
 def some_of(queues: Sequence[object]) -> str:
@@ -345,15 +346,11 @@ def carry_out(
         changed = [move for move in moves if move.old != move.new]
         done = bool(changed) and not dry_run and agrees(QUESTION, yes=yes)
         if done:
-            check_unchanged((members, moves), ask_cluster(access, planned))
+            if asks(yes=yes):
+                check_unchanged((members, moves), ask_cluster(access, planned))
             folders = staging_folders(settings)
             offsets.move(
                 changed, "", 0, online=False,
                 note=lambda made: note_skipped(settings, folders, made, access, command),
             )  # fmt: skip
     report(moves, group, members, as_json=as_json, done=done)
-
-
-async def committed_offsets(operations: Operations, group: str, queues: list[MessageQueue]) -> list[int | None]:
-    """What the group has committed in each of the queues, None where nothing."""
-    return [await operations.query_consumer_offset(group, mq, set_zero_if_not_found=False) for mq in queues]

@@ -19,7 +19,7 @@ import click
 from ..conf.exit_codes import EXIT_FORCED
 from ..conf.importing import uncollected
 from ..conf.settings import MetricsSettings, Settings
-from ..durable.files import unusable
+from ..durable.room import unusable
 from ..remoting.errors import UsageError
 from ..remoting.names import host_and_port
 from .embedded import EmbeddedBroker, on_own_broker, start_broker

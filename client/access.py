@@ -113,6 +113,11 @@ class Access:
             if not isinstance(getattr(self, name), kind | None):
                 raise UsageError(f"Access({name}=...): give {kind.__name__}(...), or None")
 
+    def heartbeat_timeout_ms(self, interval_ms: int) -> int:
+        """How long a heartbeat waits for its answer. A round waits for the slowest broker, and those that answer forget whom
+        they hear nothing from."""
+        return min(self.request_timeout_ms, max(interval_ms, REQUEST_TIMEOUT_MS))
+
     def wrap(self, name: str) -> str:
         """A topic's or group's name as brokers know it."""
         return wrap(self.namespace, name)

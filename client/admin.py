@@ -3,7 +3,7 @@
 Sources: tools/admin/DefaultMQAdminExtImpl.java and client/impl/MQClientAPIImpl.java. Raises as operations.py says. Where
 several brokers have a part of the answer all of them are asked, and the first that fails fails the whole: half a table
 of offsets would look like a whole one. Only who asks for it learns instead which brokers did not answer. Statistics of a
-broker without a master come from a slave, as Java's tools take them.
+broker without a master come from a slave, as Java's tools take them: the first that answers, by their ids.
 
 RocketMQ 5's proxy passes on what clients need and knows nothing of statistics (RemotingProtocolServer.java): there each queue
 is asked for its offsets.
@@ -12,7 +12,7 @@ is asked for its offsets.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from ..remoting.admin_bodies import (
@@ -36,7 +36,9 @@ from ..remoting.admin_headers import (
 )
 from ..remoting.bodies import ResetOffsetBody
 from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.command import Command
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
+from ..remoting.fields import Header
 from ..remoting.headers import ResetOffset, ViewMessage
 from ..remoting.ids import parse_offset_message_id
 from ..remoting.names import DEFAULT_TOPIC, MASTER_ID, RETRY_PREFIX, host_and_port
@@ -153,7 +155,7 @@ class Admin:
         code = RequestCode.GET_TOPIC_CONFIG
         answers = [
             await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
-            for address in await self._addresses_of(topic, masters=True)
+            for address in await self._masters_of(topic)
         ]
         return [TopicConfig.decode(answer.body) for answer in answers]
 
@@ -178,14 +180,13 @@ class Admin:
     async def _topic_stats(self, topic: str, silent: dict[str, UnreachableError] | None) -> TopicStats:
         table: dict[MessageQueue, TopicOffset] = {}
         tps = 0.0
-        addresses, unheard = await self._addresses_of(topic), dict[str, UnreachableError]()
-        for address in addresses:
-            code = RequestCode.GET_TOPIC_STATS_INFO
+        brokers, unheard = await self._addresses_of(topic), dict[str, UnreachableError]()
+        for addresses in brokers:
             try:
-                answer = await ask(self._remoting, address, code, TopicName(topic), timeout_ms=self._timeout_ms)
+                answer = await self._ask_one(addresses, RequestCode.GET_TOPIC_STATS_INFO, TopicName(topic))
             except UnreachableError as error:
-                unheard[address] = error
-                if silent is None or len(unheard) == len(addresses):
+                unheard[addresses[0]] = error
+                if silent is None or len(unheard) == len(brokers):
                     raise
                 continue
             part = TopicStats.decode(answer.body)
@@ -250,10 +251,8 @@ class Admin:
     async def _consume_stats(self, group: str, topic: str | None) -> ConsumeStats:
         table: dict[MessageQueue, OffsetWrapper] = {}
         tps = 0.0
-        for address in await self._brokers_of(group, topic):
-            code = RequestCode.GET_CONSUME_STATS
-            header = ConsumeStatsRequest(group, topic)
-            answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
+        for addresses in await self._brokers_of(group, topic):
+            answer = await self._ask_one(addresses, RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest(group, topic))
             part = ConsumeStats.decode(answer.body)
             table.update(part.offset_table)
             tps += part.consume_tps
@@ -261,11 +260,10 @@ class Admin:
 
     async def consumer_connections(self, group: str, topic: str | None = None) -> ConsumerConnections | None:
         """Who is in the group and what it subscribes; None when it is offline everywhere (code 206)."""
-        for address in await self._brokers_of(group, topic):
-            code = RequestCode.GET_CONSUMER_CONNECTION_LIST
-            offline = int(ResponseCode.CONSUMER_NOT_ONLINE)
-            header = ConsumerConnectionRequest(group)
-            answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=(0, offline))
+        offline = int(ResponseCode.CONSUMER_NOT_ONLINE)
+        for addresses in await self._brokers_of(group, topic):
+            code, header = RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerConnectionRequest(group)
+            answer = await self._ask_one(addresses, code, header, accept=(0, offline))
             if answer.code != offline:
                 return ConsumerConnections.decode(answer.body)
         return None
@@ -278,7 +276,7 @@ class Admin:
         master, before any is asked.
         """
         table: dict[MessageQueue, int] = {}
-        for address in await self._addresses_of(topic, masters=True):
+        for address in await self._masters_of(topic):
             code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
             header = ResetOffset(topic, group, timestamp_ms, is_force=True)
             answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
@@ -303,25 +301,42 @@ class Admin:
         answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms)
         return decode_message(answer.body)
 
-    async def _addresses_of(self, topic: str, *, masters: bool = False) -> list[str]:
-        """One of each of the topic's brokers, its master where there is one. Raises UnreachableError where there is none and
-        it must be a master."""
-        found: set[str] = set()
+    async def _ask_one(
+        self, addresses: Sequence[str], code: RequestCode, header: Header, accept: Collection[int] = (0,)
+    ) -> Command:
+        """The answer of the first of one broker's addresses that gives one. Raises as `ask`, where none does with what was
+        wrong with the first."""
+        unheard: list[UnreachableError] = []
+        for address in addresses:
+            try:
+                return await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=accept)
+            except UnreachableError as error:
+                unheard.append(error)
+        raise unheard[0]
+
+    async def _addresses_of(self, topic: str) -> list[tuple[str, ...]]:
+        """Of each of the topic's brokers: its master's, or those of its slaves by their ids where it has none."""
+        found: set[tuple[str, ...]] = set()
         for data in (await self._cluster.route(topic)).broker_datas:
-            broker_id = min(data.broker_addrs)
-            if masters and broker_id != MASTER_ID:
-                raise UnreachableError(data.broker_name, f"this broker of topic {topic} has no master now")
-            found.add(data.broker_addrs[broker_id])
+            by_id = tuple(address for _, address in sorted(data.broker_addrs.items()))
+            found.add(by_id[:1] if MASTER_ID in data.broker_addrs else by_id)
         if not found:
             raise UnreachableError(topic, "the route of this topic names no broker")
         return sorted(found)
 
-    async def _brokers_of(self, group: str, topic: str | None) -> list[str]:
+    async def _masters_of(self, topic: str) -> list[str]:
+        """Raises UnreachableError where one of the topic's brokers has none."""
+        for data in (await self._cluster.route(topic)).broker_datas:
+            if MASTER_ID not in data.broker_addrs:
+                raise UnreachableError(data.broker_name, f"this broker of topic {topic} has no master now")
+        return [master for (master,) in await self._addresses_of(topic)]
+
+    async def _brokers_of(self, group: str, topic: str | None) -> list[tuple[str, ...]]:
         topics = [f"{RETRY_PREFIX}{group}", *([topic] if topic is not None else [])]
         return await _first_known(topics, self._addresses_of)
 
 
-async def _first_known(topics: list[str], find: Callable[[str], Awaitable[list[str]]]) -> list[str]:
+async def _first_known(topics: list[str], find: Callable[[str], Awaitable[T]]) -> T:
     """What `find` gives for the first topic that exists; BrokerError 17 of the last when none does."""
     for topic in topics[:-1]:
         try:

@@ -9,7 +9,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from .logs import get_logger
+
 T = TypeVar("T")
+
+_log = get_logger("rocketcrew.client")
 
 
 def background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -27,7 +31,18 @@ def background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def to_the_end(*steps: Callable[[], Awaitable[None]]) -> None:
-    """Take each step, in this order, whatever an earlier one raises, a cancellation too; that comes out at the end."""
-    async with contextlib.AsyncExitStack() as stack:
-        for step in reversed(steps):
-            stack.push_async_callback(step)
+    """Take each step, in this order, whatever an earlier one raises. Raises at the end: a cancellation (or what else is no
+    Exception) where there was one, as who has asked for it waits for it, else the first error; the others are logged."""
+    raised: list[BaseException] = []
+    for step in steps:
+        try:
+            await step()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            raised.append(error)
+    if not raised:
+        return
+    first = next((one for one in raised if not isinstance(one, Exception)), raised[0])
+    for other in raised:
+        if other is not first and isinstance(other, Exception):
+            _log.warning("step_of_the_end_failed", exc_info=other)
+    raise first

@@ -3,14 +3,19 @@
 A name with several addresses may have one that is dead: packets to it get lost, and connecting takes as long as it may. So
 the next address is tried beside it after a moment (RFC 8305). Neither loop's own `create_connection` does for us: uvloop's
 tries one after the other, each to its end.
+
+Nothing here is done by libuv's threads, as uvloop's `getaddrinfo` and `sock_connect` are (that looks an address up, too): a
+child of a fork has none of them, and dies of SIGSEGV when it ends in the usual way, as libuv then waits for them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from .background import background
@@ -38,7 +43,8 @@ async def _resolved(host: str, port: int) -> Sequence[Resolved]:
     try:  # an address needs no thread
         return socket.getaddrinfo(host, port, type=kind, flags=socket.AI_NUMERICHOST)
     except socket.gaierror:
-        return await asyncio.get_running_loop().getaddrinfo(host, port, type=kind)
+        look_up = partial(socket.getaddrinfo, host, port, type=kind)
+        return await asyncio.get_running_loop().run_in_executor(None, look_up)
 
 
 async def first_of(resolved: Sequence[Resolved], next_after_s: float = NEXT_AFTER_S) -> socket.socket:
@@ -88,21 +94,30 @@ async def _connect(resolved: Resolved) -> socket.socket:
     try:
         made.setblocking(False)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # uvloop does not for a socket that it is given
-        await asyncio.get_running_loop().sock_connect(made, with_scope(address))
+        failed = made.connect_ex(address)
+        if failed in (errno.EINPROGRESS, errno.EINTR):
+            await _writable(made)
+            failed = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if failed:
+            raise OSError(failed, os.strerror(failed))
     except BaseException:
         made.close()
         raise
     return made
 
 
-def with_scope(address: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A socket's address with the scope of a link-local one in its text too: uvloop reads it from there only."""
-    host, *rest = address
-    return (f"{host}%{rest[2]}", *rest) if len(rest) == 3 and rest[2] else address
+async def _writable(made: socket.socket) -> None:
+    """It is connected then, or has failed."""
+    loop, writable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_writer(made, writable.set)
+    try:
+        await writable.wait()
+    finally:
+        loop.remove_writer(made)
 
 
 def reason_of(error: OSError) -> str:
-    """What the system says, without asyncio's "Connect call failed"; a name that does not resolve has texts of its own."""
+    """What the system says, without its number; a name that does not resolve has texts of its own."""
     if error.errno is None or isinstance(error, socket.gaierror):
         return str(error)
     return os.strerror(error.errno)

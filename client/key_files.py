@@ -15,11 +15,15 @@ _NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken":
 """Lines of a key file (acl/common/SessionCredentials.java)."""
 
 
+def is_regular(path: str) -> bool:
+    """Whether it is a regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals. Raises OSError."""
+    return stat.S_ISREG(os.stat(path).st_mode)
+
+
 def check_regular(*paths: str) -> None:
-    """Raises OSError for a path that is no regular file: to read a FIFO would wait, for ever perhaps, and deaf to signals.
-    An empty path is none."""
+    """Raises OSError, with its path, for the first that is no regular file. An empty path is none."""
     for path in filter(None, paths):
-        if not stat.S_ISREG(os.stat(path).st_mode):
+        if not is_regular(path):
             raise OSError(errno.EINVAL, f"{path} is no regular file")
 
 
@@ -29,7 +33,8 @@ def read_key_file(path: str, where: str) -> Credentials:
     Raises UsageError, which begins with `where`, for a file that cannot be read or lacks a key.
     """
     try:
-        check_regular(path)
+        if not is_regular(path):
+            raise UsageError(f"{where} is no regular file")
         with Path(path).open(encoding="utf-8-sig") as file:  # Windows' editors begin files by a mark
             text = file.read(KEY_FILE_BYTES_MAX)
     except OSError as error:

@@ -85,9 +85,32 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            self._loop.run_until_complete(self._cancel_all())  # what has begun since: nobody would hear of its end
-        finally:
-            self._end_loop()
+        finally:  # also where a SystemExit of a callback, say, has ended it
+            try:
+                self._end_tasks()
+            finally:
+                self._end_loop()
+
+    def _end_tasks(self) -> None:
+        """Those that are left, or have begun since: nobody would hear of their end. By no task, which a `close` of another
+        thread would cancel; it may stop the loop too, which then runs on."""
+        cancelled: set[asyncio.Task[Any]] = set()
+        self._loop.call_soon(self._loop.stop)  # one turn at least: who waits for one that has ended is told
+        while True:
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):  # of a task; whoever waits for it gets it
+                self._loop.run_forever()
+            left = asyncio.all_tasks(self._loop)
+            if not left:
+                return
+            for task in left - cancelled:
+                task.add_done_callback(self._ended_late)
+                task.cancel()
+            cancelled |= left
+
+    def _ended_late(self, task: asyncio.Task[Any]) -> None:
+        if not task.cancelled():
+            task.exception()  # is asked for here: asyncio would log it
+        self._loop.stop()
 
     def _end_loop(self) -> None:
         self._loop.close()  # first: from now on no call begins

@@ -2,8 +2,9 @@
 
 Timeouts are Java's: `request_timeout_ms` bounds what its mqClientApiTimeout does (client/impl/factory/MQClientInstance.java:
 heartbeats, sign-offs, members, the check of a filter, and routes in client/name_servers.py), a number of its own each other
-question. All methods raise BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none,
-ProtocolError when it makes no sense. Nothing is tried twice here: what a second try means differs by caller.
+question. Members and producers that end wait less long for sign-offs, and those that stay for heartbeats. All methods raise
+BrokerError when the answer is a no, UnreachableError (TimedOutError) when there is none, ProtocolError when it makes no
+sense. Nothing is tried twice here: what a second try means differs by caller.
 
 Methods that take a MessageQueue find its broker by the route of its topic, asking for that route where it is not known;
 methods that take an address are for callers that know better (a pull from a slave, a heartbeat to everyone).
@@ -249,10 +250,11 @@ class Operations:
         answer = await ask(self._remoting, address, code, header, timeout_ms=self._timeout_ms, accept=accept)
         return [] if answer.code == _NOBODY else list(ConsumerIds.decode(answer.body).consumer_id_list)
 
-    async def heartbeat(self, address: str, data: HeartbeatData) -> int:
+    async def heartbeat(self, address: str, data: HeartbeatData, *, timeout_ms: int | None = None) -> int:
         """Tell a broker who we are and what we subscribe; its version (an ordinal of MQVersion.java)."""
         body = data.encode()
-        answer = await ask(self._remoting, address, RequestCode.HEART_BEAT, body=body, timeout_ms=self._timeout_ms)
+        wait_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        answer = await ask(self._remoting, address, RequestCode.HEART_BEAT, body=body, timeout_ms=wait_ms)
         return answer.version
 
     async def check_client_config(self, address: str, data: CheckClientConfig) -> None:

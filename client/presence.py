@@ -89,13 +89,13 @@ class Presence:
         while True:
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = self._interval_ms
-            for address in self._connected_masters():
-                await self._heartbeat(address)
+            await asyncio.gather(*map(self._heartbeat, self._connected_masters()))
 
     async def _heartbeat(self, address: str) -> None:
         data = HeartbeatData(self._cluster.client_id, producer_data_set=(ProducerData(self._group),))
         try:
-            await self._operations.heartbeat(address, data)
+            wait_ms = self._cluster.access.heartbeat_timeout_ms(self._interval_ms)
+            await self._operations.heartbeat(address, data, timeout_ms=wait_ms)
         except RocketcrewError as error:
             broker = self._cluster.broker_at(address)
             _log.warning("heartbeat_failed", broker=broker, address=address, error=str(error))

@@ -382,17 +382,17 @@ class Producer:
             await self.end_transaction(result, state, error, message)
         return TransactionSendResult(result, state, error)
 
-    async def begin_transaction(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
-        """As `send_half`, and `close` waits for the transaction as for a send, until `transaction_over`."""
-        with contextlib.ExitStack() as begun:
-            begun.enter_context(self._under_way)
-            result = await self.send_half(message, timeout_ms=timeout_ms)
-            begun.pop_all()
-        return result
+    async def begin_transaction(
+        self, message: OutgoingMessage, token: object, *, timeout_ms: int | None = None
+    ) -> SendResult:
+        """As `send_half`, and `close` waits for the transaction as for a send, until `transaction_over`, which has to be
+        called with the same token, whatever this one raises."""
+        self._under_way.begin(token)
+        return await self.send_half(message, timeout_ms=timeout_ms)
 
-    def transaction_over(self) -> None:
-        """One that `begin_transaction` has begun."""
-        self._under_way.__exit__()
+    def transaction_over(self, token: object) -> None:
+        """One that `begin_transaction` has begun, or was to begin: who is interrupted does not know."""
+        self._under_way.over(token)
 
     async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
         """The first half of `send_in_transaction`, for those who end the transaction themselves."""
@@ -468,33 +468,52 @@ class Producer:
 
 
 class _UnderWay:
-    """The sends that have begun and not ended, each a `with` block."""
+    """The sends that have begun and not ended, each a `with` block or a token."""
 
     def __init__(self) -> None:
         self._count = 0
+        self._tokens: set[object] = set()
         self._closing = False
         self._none_left: asyncio.Event | None = None
 
     def __enter__(self) -> None:
-        if self._closing:
-            raise UsageError("this producer is closed: make a new one")
+        self._refuse_closed()
         self._count += 1
 
     def __exit__(self, *_: object) -> None:
         self._count -= 1
-        if self._none_left is not None and not self._count:
-            self._none_left.set()
-            self._none_left = None
+        self._tell()
+
+    def begin(self, token: object) -> None:
+        self._refuse_closed()
+        self._tokens.add(token)
+
+    def over(self, token: object) -> None:
+        """Of no effect where it has not begun."""
+        self._tokens.discard(token)
+        self._tell()
 
     async def ended(self, timeout_s: float, *, closing: bool) -> int:
         """Wait for them, at most so long; how many are left. When closing, none begins any more."""
         await asyncio.sleep(0)  # tasks that were made a moment ago begin
         self._closing = self._closing or closing
-        if self._count:
+        if self._left():
             self._none_left = self._none_left or asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._none_left.wait(), timeout_s)
-        return self._count
+        return self._left()
+
+    def _refuse_closed(self) -> None:
+        if self._closing:
+            raise UsageError("this producer is closed: make a new one")
+
+    def _left(self) -> int:
+        return self._count + len(self._tokens)
+
+    def _tell(self) -> None:
+        if self._none_left is not None and not self._left():
+            self._none_left.set()
+            self._none_left = None
 
 
 def _own_group(group: str) -> str:

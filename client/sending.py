@@ -94,7 +94,7 @@ class _KnownQueues:
         if known is None or known[0] is not route:
             if len(self._known) >= TOPICS_MAX:
                 self._known.clear()
-            known = self._known[topic] = route, tuple(queues_to_write(topic, route))  # nobody's selector changes them
+            known = self._known[topic] = route, tuple(queues_to_write(topic, route))
         return known[1]
 
 
@@ -293,7 +293,8 @@ class Sender:
     ) -> MessageQueue:
         if selector is not None:
             plain = self._access.unwrap(prepared.topic)
-            chosen = selector([mq._replace(topic=plain) for mq in queues] if plain != prepared.topic else queues)
+            # A list of its own: it may sort it, or take from it.
+            chosen = selector([mq._replace(topic=plain) for mq in queues] if plain != prepared.topic else list(queues))
             if not isinstance(chosen, MessageQueue):  # pyright: ignore[reportUnnecessaryIsInstance]  a user's mistake
                 raise UsageError(
                     f"the selector chose {shown(chosen)}: it must return one of the queues that it is given"

@@ -208,7 +208,7 @@ class SyncProducer:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
         producer, runner = self._enter()
         assert isinstance(runner, LoopThread)
-        with contextlib.suppress(UsageError):  # else the future has it
+        with contextlib.suppress(UsageError, TypeError):  # else the future has it
             # Here and now: the body may be a bytearray, with which the caller goes on.
             message, body, fields = as_message(message, body, fields), None, {}
         sent = runner.submit(producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
@@ -225,11 +225,11 @@ class SyncProducer:
     ) -> TransactionSendResult:
         """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
         check_transaction(message, execute)
-        result = self._call(lambda producer: producer.begin_transaction(message, timeout_ms=timeout_ms))
-        assert self._works is not None
-        producer, runner = self._works  # whoever has a check has a thread: it keeps them
-        assert isinstance(runner, LoopThread)
+        token = object()
         try:
+            result = self._call(lambda producer: producer.begin_transaction(message, token, timeout_ms=timeout_ms))
+            assert self._works is not None
+            producer, runner = self._works  # whoever has a check has a thread: it keeps them
             state, error = state_without_execution(result.status), None
             if state is None:
                 try:
@@ -242,9 +242,15 @@ class SyncProducer:
             except (UsageError, concurrent.futures.CancelledError) as lost:  # `close` of another thread has given up
                 _log.warning("transaction_end_not_sent", topic=message.topic, state=state.name, error=str(lost))
         finally:
-            with contextlib.suppress(UsageError):  # closed
-                runner.call(producer.transaction_over)
+            self._transaction_over(token)
         return TransactionSendResult(result, state, error)
+
+    def _transaction_over(self, token: object) -> None:
+        works = self._works
+        if works is not None:
+            assert isinstance(works.runner, LoopThread)
+            with contextlib.suppress(UsageError):  # closed
+                works.runner.call(lambda: works.producer.transaction_over(token))
 
     def recall(self, topic: str, recall_handle: str) -> str:
         """As `Producer.recall`."""

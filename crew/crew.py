@@ -23,7 +23,7 @@ from ..conf.current_folder import current_folder_named
 from ..conf.formats import on_s3
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
-from ..durable.files import unusable
+from ..durable.room import unusable
 from ..remoting.arguments import FLAG, NONE, SECONDS, Filename, check, whole
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX

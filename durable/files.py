@@ -9,16 +9,10 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
-
-from ..remoting.errors import RocketcrewError, UsageError
-
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
-"""What a disk says that is full, or of which this user may have no more."""
-
 
 LOOKS_MAX: Final = 100
 """How often sealed files are read again because one was replaced meanwhile: each time costs who replaces it an fsync."""
@@ -235,27 +229,6 @@ def out_of_the_way(fd: int) -> int:
     return high
 
 
-def unusable(data_dir: str | Path, error: OSError, where: str = "on a local disk") -> RocketcrewError:
-    """The error for a data folder in which nothing can be made; `where` another one is to be. A disk that is full is nothing
-    that the caller has done wrong (UsageError): whoever starts supervisors again may do so."""
-    place = f" ({error.filename})" if error.filename else ""  # what writes into an open file does not say which
-    said = f"supervisor.data_dir = {str(data_dir)!r} cannot be used: {error.strerror or error}{place}"
-    if error.errno in NO_ROOM:
-        return RocketcrewError(f"{said}. Make room on that disk, and start again: what is there is kept")
-    return UsageError(f"{said}. Name a folder that this user may write, {where}")
-
-
-@contextlib.contextmanager
-def needs_room(data_dir: str | Path) -> Generator[None]:
-    """Within this, that the disk of the data folder is full is told as such."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_ROOM:
-            raise unusable(data_dir, error) from error
-        raise
-
-
 def try_lock(path: Path) -> int | None:
     """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
 
@@ -282,11 +255,3 @@ def _is_named(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def boot_id() -> str:
-    """What tells this run of the machine from the one before; empty where nothing does."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

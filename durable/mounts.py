@@ -1,4 +1,5 @@
-"""Which folders are on a disk of this host, by the kernel's table of mounts. Pure but for `mount_table` and `opened_mount`.
+"""What the kernel says of this host: which folders are on a disk of it, by the table of mounts, and which of its starts this
+is. Pure but for `mount_table`, `opened_mount` and `boot_id`.
 
 Locks, mapped cells and the journal need one: of a file system that several hosts share, flock may be kept by each host for
 itself, a mapped page be older than the file, and a rename that was answered be undone. What is known to be shared is refused;
@@ -164,3 +165,11 @@ def check_local(setting: str, folder: str | Path, holds: str, mounts: Iterable[M
             f" write too: {holds}. Name a folder on a disk of this host, unless this one is"
         )
     return ""
+
+
+def boot_id() -> str:
+    """What tells this run of the machine from the one before; empty where nothing does."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

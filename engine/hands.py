@@ -28,7 +28,8 @@ from pathlib import Path
 
 import structlog
 
-from ..durable.files import boot_id, write_atomically
+from ..durable.files import write_atomically
+from ..durable.mounts import boot_id
 from ..remoting.log_keys import place_keys
 from ..remoting.queues import MessageQueue
 from ..workers.cells import STATE, CellFile, CellView, map_cell, private_cell

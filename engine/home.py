@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.segment_format import OPEN_DIR
-from ..durable.files import make_folders, remove_tree, sync_path, try_lock, unusable, write_atomically
+from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
+from ..durable.room import unusable
 from ..remoting.errors import RocketcrewError, UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .hands import HANDS_DIR

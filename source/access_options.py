@@ -11,7 +11,7 @@ from typing import Any
 from ..client.access import Access, Credentials, TlsOptions
 from ..client.address import split_name_servers
 from ..client.key_files import read_key_file
-from ..conf.formats import domain
+from ..conf.formats import address, domain
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import namespace_of_endpoint
 from .options import parse_options, refuse
@@ -48,9 +48,11 @@ def _servers(found: Mapping[str, Any]) -> tuple[str, ...]:
             raise refuse("namesrvDomain", asked, str(error)) from None
         return ()
     try:
-        servers = tuple(split_name_servers(told))
+        servers = tuple(dict.fromkeys(map(address, split_name_servers(told))))  # as the setting cluster.name_servers
     except UsageError as error:
         raise UsageError(f"rocketmq: option nameServer: {error}") from None
+    except ValueError as error:
+        raise refuse("nameServer", told, str(error)) from None
     if not servers:
         raise refuse("nameServer", told, "names no server: give host:port")
     return servers

@@ -32,9 +32,10 @@ class Health:
         finished = sum(picture["counters"][name] for name in _FINISHED)
         # A worker that cannot write its segment waits for the disk, and so will the next one.
         limits_s = [
-            worker.get("hard_limit_s", 0.0)
+            worker["hard_limit_s"]
             for worker in picture["workers"]
-            if worker["messages"] and not worker.get("blocked")
+            # One that has no limit is dead, and waits for its salvage.
+            if worker["messages"] and "hard_limit_s" in worker and not worker.get("blocked")
         ]
         if finished != self._finished or not limits_s:
             self._finished, self._since = finished, now

@@ -98,9 +98,10 @@ class JournalFile:
 
     def append(self, entries: Sequence[Entry]) -> None:
         """Write them. Raises OSError (disk full): the state in memory has the entries all the same, and the next call
-        tries to write all of it."""
+        tries to write all of it, whatever it brings."""
         entries = [entry for entry in entries if not self.state.is_known(entry)]
-        if not entries:
+        failed_before = self._torn or self._went_back or self._size > self._threshold
+        if not entries and not failed_before:
             return
         for entry in entries:
             self._went_back |= self.state.apply(entry)

@@ -93,6 +93,8 @@ class LoaderChild:
         self._batches_total: int | None = None
         self._ended = ""
         """Why it has last ended, or was not started."""
+        self._before_ms: object = None
+        """When the one began that had written the status file before it was last started."""
         self._stack_file = StackFile()
 
     def start(self) -> None:
@@ -134,6 +136,7 @@ class LoaderChild:
         while not self._stopping:
             begun = self._clock()
             code: int | None = None
+            self._before_ms = self._said().get("started_ms")
             try:
                 code = await self._run()
             except Exception as error:  # no process, no memory, too many files: later there may be
@@ -240,7 +243,9 @@ class LoaderChild:
         return {}
 
     def _is_of_ours(self, said: Mapping[str, Any]) -> bool:
-        return self._process is not None and said.get("pid") == self._process.pid
+        if self._process is None or said.get("pid") != self._process.pid:
+            return False
+        return said.get("started_ms") != self._before_ms  # in a container the same number may come again
 
     def _state(self, said: Mapping[str, Any]) -> dict[str, str]:
         if self._process is not None and self._process.returncode is None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -191,7 +192,7 @@ class Operator:
     def reload(self) -> dict[str, Any]:
         """Begin to replace all workers by ones with the code and the settings as they are now on disk.
 
-        One that is asked for during another follows it; `ends` is what the status counts as `reloads_ended` when it is over.
+        One that is asked for during another follows it; `ends` is its number among the status' `reload_results`.
         Raises UsageError for a configuration that is wrong, or has another order: then nothing changes; and for one that is
         stopping. New code with another order ends in its boot. Raises RocketcrewError when the system refuses the processes
         that it takes: nothing changes either.
@@ -200,7 +201,7 @@ class Operator:
         ends = self._pool.staffing.reloads_ended + (self._pool.staffing.reload is not Reload.IDLE) + 1
         if self._coming is not None:
             self._again = True
-            return {"reloading": True, "after": "the reload that is under way", "ends": ends}
+            return {"reloading": True, "after": "the reload that is under way", "ends": ends, "pid": os.getpid()}
         merged = self._read()
         for name in merged.kept:
             log.warning("setting_needs_restart", setting=name)
@@ -222,7 +223,7 @@ class Operator:
         self._pool.staffing.begin_reload(self._generations, self._loop.time())
         self._pool.run_staffing()
         return {"reloading": True, "generation": self._generations, "changed": list(merged.changed),
-                "needs_restart": list(merged.kept), "ends": ends}  # fmt: skip
+                "needs_restart": list(merged.kept), "ends": ends, "pid": os.getpid()}  # fmt: skip
 
     def _read(self) -> Merged:
         if self._reread is None:

@@ -34,7 +34,7 @@ from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
 from ..conf.units import NS_PER_MS
-from ..durable.files import needs_room
+from ..durable.room import needs_room
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile

@@ -46,19 +46,18 @@ from ..conf.segment_format import (
 from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
 from ..durable.files import (
     CALLS,
-    NO_ROOM,
     FileCalls,
     make_folders,
     read_sealed,
     remove_tree,
     sync_path,
     try_lock,
-    unusable,
     write_atomically,
 )
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED, Outcomes
+from ..durable.room import NO_ROOM, unusable
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
@@ -176,13 +175,18 @@ def take_slot(
     home = data_dir / group
     _remove_left_copies(home, remove)
     unsuited = 0
+    refusal: PermissionError | None = None
     try:
         for number in range(SLOTS_MAX):
             path = home / str(number)
-            make_folders(path, mode)
+            try:
+                make_folders(path, mode)
+            except PermissionError as error:
+                raise refusal or error from None
             try:
                 fd = try_lock(path / "lock")
-            except PermissionError:  # another user's, as one run by sudo leaves; `adopt` says so
+            except PermissionError as error:  # another user's, as one run by sudo leaves; `adopt` says so
+                refusal = refusal or error
                 continue
             if fd is None and member and member_of(path) == member:
                 # Another one that starts looks at it for a moment: not in a second slot, where nothing is known of the first.
@@ -200,6 +204,8 @@ def take_slot(
                 raise
             slot.release()
             unsuited += 1
+        if refusal is not None:
+            raise refusal
     except OSError as error:
         raise unusable(data_dir, error) from error
     if unsuited:
@@ -239,7 +245,7 @@ def adopt(slot: Slot, told: dict[str, str] | None = None) -> tuple[JournalState,
             if error.errno in NO_ROOM:
                 raise
             refuse(
-                path.name, told, reason=str(error),
+                path.name, told, reason=f"{error}; if `reset --reprocess` was asked for there, a new slot does not know it",
                 remedy=f"give {path} and what is in it to the user of this member, and start again",
             )  # fmt: skip
     before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]

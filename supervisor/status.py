@@ -23,6 +23,7 @@ def staffing_picture(staffing: Staffing) -> dict[str, Any]:
         "reload": staffing.reload.value,
         "last_reload": staffing.last_reload,
         "reloads_ended": staffing.reloads_ended,
+        "reload_results": {str(number): result for number, result in staffing.reload_results.items()},
         "last_boot_error": staffing.last_boot_error,
         "counts": dict(sorted(staffing.counts.items())),
     }

@@ -42,8 +42,9 @@ from .slot import forget_targets, other_targets, targets_file
 REQUEST_TIMEOUT_S: Final = 5.0
 ANSWER_TIMEOUT_S: Final = 10.0
 """For a client to take the answer."""
-CONNECTIONS_MAX: Final = 64
-"""More are closed: each has a descriptor, which workers and brokers need too."""
+CONNECTIONS_MAX: Final = 256
+"""More are closed: each has a descriptor, which workers and brokers need too. Silent ones count as well, so it is far more
+than clients need that ask: probes want an answer beside them."""
 HEAD_BYTES_MAX: Final = 8 * 1024
 PORT_MAX: Final = 65_535
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name

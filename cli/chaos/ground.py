@@ -35,8 +35,8 @@ from ...remoting.queues import MessageQueue
 from ...spark.status import LoaderStatus, read_status
 from ...supervisor.control import ask
 from ...supervisor.member.access import access_of
+from ..asking import committed_offsets
 from ..children import Child, ChildError, free_ports
-from ..moving import committed_offsets
 from ..watch import lag_of
 from .handler import TRACE
 from .verdict import Line, parse, standing

@@ -27,8 +27,9 @@ from ..chaos.ground import Ground
 from ..chaos.verdict import FaultRecord, Verdict, judge
 from ..children import ChildError
 from ..json_text import json_text
-from ..options import Seconds, with_settings
+from ..options import with_settings
 from ..tables import lines
+from ..times import Seconds
 
 NO_PROGRESS_MAX_S: Final = 60.0
 WORKERS: Final = 2

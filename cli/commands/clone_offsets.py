@@ -11,9 +11,9 @@ from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
 from ...remoting.names import RETRY_PREFIX
-from ..asking import broadcasts, connections_of
+from ..asking import broadcasts, committed_offsets, connections_of
 from ..changing import changes
-from ..moving import Move, carry_out, committed_offsets
+from ..moving import Move, carry_out
 from ..options import with_settings
 from ..stagings import topics_in_keys
 

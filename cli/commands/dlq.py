@@ -22,7 +22,8 @@ from ...client.operations import Operations
 from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ...conf.formats import not_a_folder
 from ...conf.settings import Settings, require
-from ...durable.files import try_lock, unusable
+from ...durable.files import try_lock
+from ...durable.room import unusable
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
@@ -48,11 +49,12 @@ from ..letters import (
     whole,
 )  # fmt: skip
 from ..messages import BODY_FORMATS, messages, nothing_until, text_of, when
-from ..options import Dependent, parse_time, with_settings
+from ..options import Dependent, with_settings
 from ..program_lines import own_stdout
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
 from ..tables import counted, lines, seen
+from ..times import parse_time
 from ..unfinished import UNFINISHED_FILE, Course, command_of
 from ..wording import is_refusal, no_such_group, unknown_topic
 
@@ -229,7 +231,8 @@ def picks(function: Callable[..., None]) -> Callable[..., None]:
         click.option("--line", default="", metavar="FILE:LINE", help="Only letters that failed at this handler line."),
         click.option("-t", "--topic", default="", metavar="TOPIC", help="Only letters first sent to this topic."),
         click.option("--key", default="", metavar="KEY", help="Only letters with this key."),
-        click.option("--since", default="", metavar="TIME", help="Only letters of this time and later: 2h, or ISO 8601."),
+        click.option("--since", default="", metavar="TIME",
+                     help="Only letters of this time and later: 2h, ISO 8601 or 20260131080000."),
         click.option("--until", default="", metavar="TIME", help="Only letters from before this time."),
         click.option("--all", "done_too", is_flag=True, help="Replayed and purged ones too."),
     )):  # fmt: skip

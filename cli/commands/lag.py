@@ -28,9 +28,10 @@ from ..controlling import running_slots
 from ..group_members import delayed, in_hand, members_of, owners
 from ..json_text import json_text
 from ..live_line import duration
-from ..options import Dependent, Seconds, with_settings
+from ..options import Dependent, with_settings
 from ..stagings import topics_in_keys
 from ..tables import lines, seen
+from ..times import Seconds
 from ..unread_queues import cure, unread_retries, unread_words
 from ..watch import QueueLag
 from ..wording import UnknownNameError, unknown_topic, with_hint

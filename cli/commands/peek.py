@@ -13,7 +13,8 @@ from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..exit_codes import tell
 from ..messages import Filter, Silent, Stored, newest, oldest_since, picking, printer
-from ..options import parse_time, with_settings
+from ..options import with_settings
+from ..times import parse_time
 
 
 @click.command()
@@ -21,7 +22,7 @@ from ..options import parse_time, with_settings
 @click.option("--count", type=click.IntRange(1, 10_000), default=10, show_default=True, metavar="N",
               help="How many messages.")  # fmt: skip
 @click.option("--from", "since", default="", metavar="TIME",
-              help="The first messages since then (2h, ISO 8601 or `earliest`), not the newest.")  # fmt: skip
+              help="The first messages since then (2h, ISO 8601, 20260131080000 or `earliest`), not the newest.")  # fmt: skip
 @picking
 @with_settings()
 def peek(settings: Settings, topic: str, count: int, since: str, wanted: Filter, how: str, as_json: bool) -> None:

@@ -20,7 +20,7 @@ from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError, UsageError
+from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...source.searching import store_times
@@ -197,8 +197,8 @@ def looked_again(look: Callable[[], Look], looks_max: int, wait: Callable[[], No
 
 
 async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
-    """Of what was not delivered, that of topics of which brokers keep the newest message of each key (5.0 and later). Raises
-    RocketcrewError where a broker does not answer."""
+    """Of what was not delivered, that of topics of which brokers keep the newest message of each key (5.0 and later). Where a
+    broker does not answer, that is said on stderr, and what was not delivered stays unexplained."""
     from ...durable.intervals import OffsetSet
     from ...spark.reconciling import Fate
 
@@ -207,6 +207,10 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
             configs = await Admin(cluster).topic_configs(topic)
         except BrokerError:
             return False  # a broker that does not know the question compacts nothing; a topic that is gone says nothing
+        except UnreachableError as error:
+            said = f"whether topic {topic} is a compacted one could not be asked: {in_words(error)}"
+            click.echo(seen(said, err=True), err=True)
+            return False
         return all(config.attributes.get(CLEANUP_POLICY) == COMPACTION for config in configs)
 
     undelivered = {one.key: one.fates[Fate.UNDELIVERED] for one in report.queues if Fate.UNDELIVERED in one.fates}

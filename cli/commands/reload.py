@@ -34,19 +34,25 @@ def reload(target: Target, wait: bool) -> None:
     if answer is None:
         return
     if wait:
-        staff = _until_over(target, answer.get("ends", 0))
-        answer["result"] = staff["last_reload"]
-        if not staff["last_reload"].startswith("generation"):
-            raise RocketcrewError(f"the reload was {staff['last_reload']}")
+        answer["result"] = result = _result(target, answer["ends"], answer["pid"])
+        if not result.startswith("generation"):
+            raise RocketcrewError(f"the reload was {result}")
     kept = f"; only after a restart: {', '.join(answer['needs_restart'])}" if answer.get("needs_restart") else ""
     asked = "reloading" + (f", after {answer['after']}" if answer.get("after") else "")
     target.tell(answer, answer.get("result", asked) + kept)
 
 
-def _until_over(target: Target, ends: int) -> dict[str, Any]:
-    """The staff when so many reloads are over: ours may have waited for another one."""
+def _result(target: Target, number: int, pid: int) -> str:
+    """Of the reload with this number, once it is over: ours may have waited for another one, and others may follow."""
     while True:
-        staff: dict[str, Any] = target.ask("status")["staff"]
-        if staff["reload"] == "idle" and staff.get("reloads_ended", ends) >= ends:
-            return staff
+        found = target.ask("status")
+        if found["pid"] != pid:
+            raise RocketcrewError(
+                "the supervisor was restarted meanwhile, with the code and the settings as they were then"
+            )
+        staff: dict[str, Any] = found["staff"]
+        if staff["reloads_ended"] >= number:
+            return str(
+                staff["reload_results"].get(str(number), "followed by so many others that its result is not known")
+            )
         time.sleep(POLL_S)

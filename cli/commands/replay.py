@@ -13,10 +13,11 @@ from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings
 from ...workers.loading import describe
 from ..json_text import json_text
-from ..options import FOLDER, parse_time, with_settings
+from ..options import FOLDER, with_settings
 from ..program_lines import own_stdout
 from ..surroundings import import_from_here, surroundings
 from ..tables import seen
+from ..times import parse_time
 
 if TYPE_CHECKING:
     from ...engine.replay import Replayed
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("handler", metavar="HANDLER")
 @click.option("--from", "from_", metavar="TIME", required=True,
-              help="Messages stored from here on: 2026-01-31T08:00 (local time unless it names a zone), milliseconds"
-                   " since 1970, or how long ago, as 2h.")  # fmt: skip
+              help="Messages stored from here on: 2026-01-31T08:00 or 20260131080000 (local time unless it names a"
+                   " zone), milliseconds since 1970, or how long ago, as 2h.")  # fmt: skip
 @click.option("--to", metavar="TIME", help="Until before this time. Otherwise now.")
 @click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC[:TAGS]", help="A topic. May be repeated.")
 @click.option("-g", "--group", metavar="GROUP", help="The group whose handler this is; its offsets stay as they are.")

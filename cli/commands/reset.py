@@ -17,7 +17,7 @@ from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import is_set_broadcasting
-from ..changing import agrees, changes
+from ..changing import agrees, asks, changes
 from ..checkups import SKEW_MAX_MS
 from ..messages import when
 from ..moving import (
@@ -32,8 +32,9 @@ from ..moving import (
     resting_engine,
     show_moves,
 )
-from ..options import FOLDER_THERE, Dependent, parse_time, table_place, with_settings
+from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
+from ..times import parse_time
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey
@@ -114,7 +115,8 @@ def reset(
         if dry_run or not agrees(QUESTION, yes=yes):
             report(moves, group, members, as_json=as_json, done=False)
             return
-        check_unchanged((members, moves), offsets.plan(where, time_ms, new_group=new_group, again=True))
+        if asks(yes=yes):
+            check_unchanged((members, moves), offsets.plan(where, time_ms, new_group=new_group, again=True))
         if reprocess:
             queues = [MessageQueue(offsets.access.wrap(move.topic), move.broker, move.queue_id) for move in moves]
             _ask_for_epochs(settings, list(stagings) or staging_folders(settings), queues)

@@ -11,8 +11,9 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.settings import Settings, require
 from ...remoting.errors import UsageError
+from ..asking import committed_offsets
 from ..changing import changes
-from ..moving import Move, carry_out, committed_offsets, some_of
+from ..moving import Move, carry_out, some_of
 from ..options import with_settings
 
 

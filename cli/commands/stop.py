@@ -11,7 +11,8 @@ import click
 
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_change_supervisor
-from ..options import Dependent, Seconds
+from ..options import Dependent
+from ..times import Seconds
 
 WAIT_S: Final = 120.0
 """Longer than a stop takes: supervisor/__init__.py has the steps."""

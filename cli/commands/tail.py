@@ -9,7 +9,8 @@ from ...conf.settings import Settings, require
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
 from ..messages import Filter, follow, picking, printer
-from ..options import Seconds, with_settings
+from ..options import with_settings
+from ..times import Seconds
 
 
 @click.command()

@@ -10,9 +10,9 @@ import click
 
 from ..controlling import Target, to_supervisor
 from ..json_text import json_text
-from ..options import Seconds
 from ..picture import head_of, queues_of, workers_of
 from ..tables import lines, seen
+from ..times import Seconds
 
 FIRST_S = 0.5
 """Before the first look, so that it has rates."""

@@ -282,6 +282,8 @@ class JournalCommitted:
     mq: MessageQueue
     start: int
     offset: int
+    opened_ms: int = 0
+    """The queue is opened with it, at this time of day; 0 = it was before, or that is not known."""
 
 
 def forgotten(mq: MessageQueue) -> JournalCommitted:

@@ -221,7 +221,7 @@ class Assigning:
         self._move(pq, QueueEvent.OPENED)
         pq.next_offset = q.committed = offset
         # The journal learns at once where the queue begins: a reset must make it forget before anything new is noted.
-        self.s.out.append(JournalCommitted(pq.mq, offset, offset))
+        self.s.out.append(JournalCommitted(pq.mq, offset, offset, q.opened_ms))
         self._elsewhere.pop(pq.mq, None)
         floor, finished = self.s.recovered.pop(pq.mq, (0, Intervals()))
         if offset >= floor:

@@ -16,7 +16,7 @@ from ...durable.intervals import Intervals
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from . import events as ev
-from .actions import Action, KillWorker
+from .actions import Action, KillWorker, forgotten
 from .assigning import Assigning
 from .charges import Charge
 from .chunks import Chunk
@@ -331,9 +331,10 @@ class Core:
     def _opened(self, event: ev.Opened, now: float) -> None:
         if self.doubts.answered(event.handle, event.offset, now):
             return
-        pq = self.state.queues.get(event.handle)
-        if pq is not None and event.offset is not None:
-            self._forget_passed(pq.mq, event.offset)
+        q = self.state.pulled.get(event.handle)
+        if q is not None and event.offset is not None:
+            q.opened_ms = event.wall_ms
+            self._forget_passed(q.pq.mq, event.offset)
         self.assigning.opened(event.handle, event.offset, now)
 
     def _forget_passed(self, mq: MessageQueue, offset: int) -> None:
@@ -347,6 +348,7 @@ class Core:
                     "info", "others_went_on", **place_keys(mq, offset), sent=sent, forgotten=finished.total()
                 )
             self.state.recovered[mq] = floor, Intervals()
+            self.state.out.append(forgotten(mq))  # or the next start knows it again, and takes the offset for ours
 
     def _committed(self, event: ev.Committed, now: float) -> None:
         ok = event.ok and self.doubts.is_done(event)

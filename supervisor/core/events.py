@@ -93,6 +93,8 @@ class Opened:
 
     handle: int
     offset: int | None
+    wall_ms: int = 0
+    """When it came, in ms since 1970; 0 = not known. It says which of two journals is the later one."""
 
 
 @dataclass(slots=True, eq=False)

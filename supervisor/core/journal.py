@@ -19,7 +19,7 @@ import json
 import struct
 import zlib
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from ...durable.intervals import Intervals, IntervalSet
@@ -43,7 +43,9 @@ _DONE = struct.Struct("<BIqqII")
 _SEALED = struct.Struct("<BII")
 _COMMITTED = struct.Struct("<BIqq")
 _SENT = struct.Struct("<BIq")
-_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT = 1, 2, 3, 4, 5, 6
+_OPENED = struct.Struct("<BIqqq")
+_DISPUTED = struct.Struct("<BI")
+_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_DISPUTED = 1, 2, 3, 4, 5, 6, 7, 8
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +56,14 @@ class JournalSent:
     offset: int
 
 
-Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent
+@dataclass(slots=True, eq=False)
+class JournalDisputed:
+    """`JournalState.disputed` has the queue: a start that fails may have moved the segments in question."""
+
+    mq: MessageQueue
+
+
+Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent | JournalDisputed
 JOURNALLED: Final = frozenset((JournalDone, JournalSealed, JournalLost, JournalCommitted))
 """Actions that are entries, and nothing else."""
 _NOTED: Final = JOURNALLED | {Commit, Pull}
@@ -84,6 +93,8 @@ class JournalError(RocketcrewError):
 class QueueLog:
     """What is known of one message queue."""
 
+    opened_ms: int = 0
+    """The time of day at which it was last opened; 0 = not known, as in journals of earlier versions."""
     start: int = -1
     """Where the assignment that committed began; -1 = nothing committed yet."""
     committed: int = -1
@@ -96,6 +107,11 @@ class QueueLog:
     def sent_to(self) -> int:
         """The highest offset that the broker may have from us."""
         return self.durable.next_gap(max(self.sent, 0))  # below `sent` all is finished
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The higher, the later: of what another journal knows of the queue nothing counts where that is lower."""
+        return self.opened_ms, self.committed
 
 
 @dataclass(slots=True)
@@ -131,19 +147,21 @@ class JournalState:
         elif isinstance(entry, JournalSent):
             log = self._log(entry.mq)
             log.sent = max(log.sent, entry.offset)
+        elif isinstance(entry, JournalDisputed):
+            self.disputed.add(entry.mq)
         else:
             return self._committed(entry)
         return False
 
     def _committed(self, entry: JournalCommitted) -> bool:
         log = self._log(entry.mq)
-        went_back = entry.offset < log.committed
+        went_back = entry.offset < max(log.committed, 0)
         if went_back:
             # The offset went back, a reset: everything that was finished is to run again, sealed or not.
             log.durable = Intervals()
             self._drop_pending(entry.mq)
         opened = entry.start == entry.offset
-        log.start, log.committed = entry.start, entry.offset
+        log.start, log.committed, log.opened_ms = entry.start, entry.offset, entry.opened_ms or log.opened_ms
         log.sent = entry.offset if opened or went_back else max(log.sent, entry.offset)
         log.durable.discard_below(entry.offset)
         return went_back
@@ -177,11 +195,13 @@ class JournalState:
         for start, end in pairs:
             log.durable.add(max(start, log.committed), end)
 
+    def _is_begun(self, mq: MessageQueue) -> bool:
+        """Something is committed of the queue. Else what was finished was forgotten."""
+        return mq in self.queues and self.queues[mq].committed >= 0
+
     def shown(self, mq: MessageQueue, start: int, end: int) -> bool:
-        """Records that a cell shows (workers/unreported.py) have ended and left no rows. Whether any of them counts: not
-        where nothing is committed of the queue, since what was finished was forgotten then."""
-        log = self.queues.get(mq)
-        if log is None or log.committed < 0 or end <= max(start, log.committed):
+        """Records that a cell shows (workers/unreported.py) have ended and left no rows. Whether any of them counts."""
+        if not self._is_begun(mq) or end <= max(start, self.queues[mq].committed):
             return False
         self._durable(mq, [(start, end)])
         return True
@@ -192,7 +212,8 @@ class JournalState:
         Only the records found in a segment are durable: after a loss of power its file may hold less than was reported. One
         in ready/ may be such a file too, which a start has salvaged that failed or was killed before it wrote a journal. Of
         it nothing counts that was not reported: a reset since may have taken that back. So it is of disputed queues: what
-        was not reported may be from the journal that does not count. One without any records is gone.
+        was not reported may be from the journal that does not count; and of those of which nothing is committed: that was
+        forgotten. One without any records is gone.
         """
         for worker_id, seq, records in salvaged:
             if not records:
@@ -200,14 +221,15 @@ class JournalState:
             reported = self.pending.pop((worker_id, seq), {})
             for mq, pairs in records:
                 found = IntervalSet.of(pairs)
-                if (worker_id, seq) in sealed or mq in self.disputed:
+                if (worker_id, seq) in sealed or mq in self.disputed or not self._is_begun(mq):
                     found &= reported.get(mq, Intervals()).frozen()
                 self._durable(mq, found.pieces)
 
     def forget_pending(self) -> int:
-        """Segments that nobody found: their messages run again. Returns how many segments."""
+        """Segments that nobody found: their messages run again. Returns how many segments. All others have been joined."""
         lost = len(self.pending)
         self.pending.clear()
+        self.disputed.clear()
         return lost
 
     def recovered(self) -> dict[MessageQueue, tuple[int, Intervals]]:
@@ -225,20 +247,22 @@ class JournalState:
     def merge(self, other: JournalState) -> None:
         """Add what a slot of a dead run knew.
 
-        Of a queue that both know, one journal counts, and the other one not at all: the one with the higher committed offset,
-        ours where they are equal. It was written after the other, and what that calls finished may be from before a reset.
-        So it makes no difference in which order slots are merged, nor whether one is merged twice. Where the reset made the
-        later one the lower, the older one counts, until the queue is opened: the broker's offset is below it, as after any
-        reset, or above what was sent by then (Core.recover), and all of it is forgotten.
+        Of a queue that both know, one journal counts, and the other one not at all: the one that opened it later, whatever is
+        committed (its first message may be slow, or a reset was met), else the one with the higher committed offset, ours
+        where these are equal too. What the other calls finished may be from before a reset. So it makes no difference in
+        which order slots are merged, nor whether one is merged twice. Where the clock went back the older one may count,
+        until the queue is opened: the broker's offset is below it, or above what was sent by then (Core.recover), and all of
+        it is forgotten.
         """
         taken: set[MessageQueue] = set()
+        self.disputed |= other.disputed
         for mq, log in other.queues.items():
             mine = self.queues.get(mq)
             if mine is not None:
                 self.disputed.add(mq)
-            if mine is None or log.committed > mine.committed:
+            if mine is None or log.age > mine.age:
                 self._drop_pending(mq)
-                self.queues[mq] = QueueLog(log.start, log.committed, log.sent, Intervals(log.durable.pairs()))
+                self.queues[mq] = replace(log, durable=Intervals(log.durable.pairs()))
                 taken.add(mq)
         for token, held in other.pending.items():
             for mq in held.keys() & taken:
@@ -275,9 +299,15 @@ class JournalEncoder:
         elif isinstance(entry, JournalSealed):
             out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
         elif isinstance(entry, JournalCommitted):
-            out.append(_COMMITTED.pack(_K_COMMITTED, self._queue(entry.mq, out), entry.start, entry.offset))
+            queue, at = self._queue(entry.mq, out), (entry.start, entry.offset)
+            if entry.opened_ms:
+                out.append(_OPENED.pack(_K_OPENED, queue, *at, entry.opened_ms))
+            else:
+                out.append(_COMMITTED.pack(_K_COMMITTED, queue, *at))
         elif isinstance(entry, JournalSent):
             out.append(_SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset))
+        elif isinstance(entry, JournalDisputed):
+            out.append(_DISPUTED.pack(_K_DISPUTED, self._queue(entry.mq, out)))
 
     def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
         number = self._queues.get(mq)
@@ -309,11 +339,12 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
     encoder = JournalEncoder()
     entries: list[Entry] = []
     for mq, log in state.queues.items():
-        if log.committed >= 0:
-            entries.append(JournalCommitted(mq, log.start, log.committed))
+        if log.committed >= 0 or log.opened_ms:
+            entries.append(JournalCommitted(mq, log.start, log.committed, log.opened_ms))
         if log.sent > log.committed:
             entries.append(JournalSent(mq, log.sent))
         entries.extend(JournalDone(mq, start, end, "", 0) for start, end in log.durable.pairs())
+    entries.extend(JournalDisputed(mq) for mq in sorted(state.disputed))
     for (worker_id, seq), held in state.pending.items():
         for mq, offsets in held.items():
             entries.extend(JournalDone(mq, start, end, worker_id, seq) for start, end in offsets.pairs())
@@ -381,6 +412,14 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             _, queue, offset = _SENT.unpack_from(payload, at)
             at += _SENT.size
             yield JournalSent(names.queues[queue], offset)
+        elif kind == _K_OPENED:
+            _, queue, start, offset, opened_ms = _OPENED.unpack_from(payload, at)
+            at += _OPENED.size
+            yield JournalCommitted(names.queues[queue], start, offset, opened_ms)
+        elif kind == _K_DISPUTED:
+            _, queue = _DISPUTED.unpack_from(payload, at)
+            at += _DISPUTED.size
+            yield JournalDisputed(names.queues[queue])
         elif kind in (_K_QUEUE, _K_WORKER):
             _, number, length = _NAME.unpack_from(payload, at)
             at += _NAME.size

@@ -211,16 +211,17 @@ class PulledQueue:
     __slots__ = (
         "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
-        "last_pull", "left_to", "lost_to", "move_holds", "moved_to", "ours", "position_asked", "pq", "pull_pending",
-        "refusals", "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
+        "last_pull", "left_to", "lost_to", "move_holds", "moved_to", "opened_ms", "ours", "position_asked", "pq",
+        "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
         self.pq = pq
         self.committed = -1
         """What the broker confirmed, or where the queue was opened."""
-        self.committed_at = float("-inf")
-        """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist."""
+        self.committed_at, self.opened_ms = float("-inf"), 0
+        """When the broker confirmed it: an opening offset that nobody stored is committed at the first persist. And the time
+        of day at which it was opened, for the journal."""
         self.commit_asked = -1
         """The offset of the commit that is under way, -1 when none is."""
         self.left_to, self.back_at = -1, sys.maxsize

@@ -31,6 +31,8 @@ KILL_AGAIN_S = 5.0
 """A worker that was killed ends within milliseconds, unless the kill failed."""
 LEAVING_PATIENCE_S = 10.0
 """A reload goes on beside those that take longer to leave (they have a long message): recycling has time, it has not."""
+RELOADS_TOLD_MAX = 16
+"""How many of the last results are told: whoever asked for one looks ten times a second, and others may end meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,8 @@ class Staffing:
         self.last_reload = ""
         self.reloads_ended = 0
         """Those that were refused too."""
+        self.reload_results: dict[int, str] = {}
+        """Of the last of them, by their number: the first that ends is 1."""
         self.last_boot_error = ""
         self._coming = 0
         self._probe: str | None = None
@@ -282,8 +286,8 @@ class Staffing:
 
     def refuse_reload(self, why: str) -> None:
         """One that was to begin, and cannot."""
-        self.reloads_ended += 1
         self.last_reload = f"refused: {why}"
+        self._reload_ended()
 
     def next_due(self, now: float) -> float | None:
         """When run() has something to do by the clock alone; what is due already was looked at by run(now)."""
@@ -481,11 +485,11 @@ class Staffing:
 
     def _roll_back(self, why: str) -> None:
         """The new code is no good: everything as it was before."""
+        self.last_reload = f"rolled back: {why}"
         self._move_reload(ReloadEvent.FAILED)
         old = max(self._generations - {self._coming})
         self.generation = old
         self.counts["rolled_back"] += 1
-        self.last_reload = f"rolled back: {why}"
         self._note("error", "reload_rolled_back", generation=self._coming, back_to=old, reason=why)
 
     def _finish_reload(self) -> None:
@@ -503,7 +507,13 @@ class Staffing:
 
     def _move_reload(self, event: ReloadEvent) -> None:
         self.reload = move(RELOAD, self.reload, event)
-        self.reloads_ended += self.reload is Reload.IDLE
+        if self.reload is Reload.IDLE:
+            self._reload_ended()
+
+    def _reload_ended(self) -> None:
+        self.reloads_ended += 1
+        self.reload_results[self.reloads_ended] = self.last_reload
+        self.reload_results.pop(self.reloads_ended - RELOADS_TOLD_MAX, None)
 
     def _note(self, level: str, event: str, **keys: object) -> None:
         self._actions.append(Note(level, event, keys))

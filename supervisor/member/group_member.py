@@ -21,6 +21,7 @@ from ...client.remoting_client import Remoting
 from ...client.route_cache import RouteCache
 from ...client.trace import consumer_traces
 from ...conf.settings import Settings, is_broadcasting
+from ...conf.units import NS_PER_MS
 from ...remoting.bodies import (
     ConsumeDirectlyResult,
     ConsumerData,
@@ -334,7 +335,8 @@ class GroupMember:
         except RocketcrewError as error:
             if not action.in_doubt:  # else pulls and commits say it
                 log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
-        self._core.handle(ev.Opened(action.handle, offset), self._loop.time())
+        wall_ms = time.time_ns() // NS_PER_MS
+        self._core.handle(ev.Opened(action.handle, offset, wall_ms), self._loop.time())
         self._acted()
 
     async def _first(self, mq: MessageQueue) -> int:

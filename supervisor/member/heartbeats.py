@@ -45,6 +45,7 @@ class Heartbeats:
         self._operations = operations
         self._data = data
         self._interval_s = interval_ms / 1000
+        self._timeout_ms = cluster.access.heartbeat_timeout_ms(interval_ms)
         self._run = run
         self._loop = asyncio.get_running_loop()
         self._greeted: set[str] = set()
@@ -124,7 +125,7 @@ class Heartbeats:
     async def _greet(self, address: str, data: HeartbeatData) -> None:
         self._greeting.add(address)
         try:
-            await self._operations.heartbeat(address, data)
+            await self._operations.heartbeat(address, data, timeout_ms=self._timeout_ms)
             self._greeted.add(address)
         except UnreachableError:
             if self._cluster.remoting.connection_of(address) is None:

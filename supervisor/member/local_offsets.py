@@ -19,7 +19,8 @@ from pathlib import Path
 import structlog
 
 from ...conf.settings import ConsumerSettings
-from ...durable.files import CALLS, NO_ROOM, FileCalls, make_folders, write_atomically
+from ...durable.files import CALLS, FileCalls, make_folders, write_atomically
+from ...durable.room import NO_ROOM
 from ...remoting.errors import ProtocolError, RocketcrewError, UsageError
 from ...remoting.fastjson import dumps_object_keys, is_object, loads
 from ...remoting.queues import MessageQueue

@@ -40,6 +40,8 @@ class _Request:
     worker_id: str
     answer: asyncio.Future[DirectResult]
     slot: Slot
+    deadline: float
+    """Of the loop's clock: refused if no worker has come to it by then."""
     timer: asyncio.TimerHandle
 
 
@@ -76,19 +78,25 @@ class Directing:
         self._slab[slot.start : slot.start + len(record)] = record
         number = next(self._numbers) & 0xFFFF_FFFF
         answer: asyncio.Future[DirectResult] = self._loop.create_future()
-        limit_s = self._cell(child)[HARD_NS] / NS_PER_S or self._timeout_s
-        timer = self._loop.call_later(min(limit_s, self._timeout_s), self._look, number)
-        self._open[number] = _Request(child.worker_id, answer, slot, timer)
+        timer = self._loop.call_later(self._limit_s(child), self._look, number)
+        deadline = self._loop.time() + self._timeout_s
+        self._open[number] = _Request(child.worker_id, answer, slot, deadline, timer)
         log.info("consume_directly", **queue_keys(queue), worker=child.worker_id)
         packet = encode_direct(number, slot.start, len(record), queue)
         self._send(child, packet, self._slab[slot.start : slot.start + len(record)])
         result = await answer
         return ConsumeDirectlyResult(result.result, remark=result.remark or None, spent_time_mills=result.spent_ms)
 
+    def _limit_s(self, child: Child | None) -> float:
+        """How long it may run from now on before anything is to be done."""
+        limit_ns = self._cell(child)[HARD_NS] if child is not None else 0
+        return min(limit_ns / NS_PER_S or self._timeout_s, self._timeout_s)
+
     def _look(self, number: int) -> None:
         """Its time may be over: kill the worker that has run it for so long. Else look again when that can be."""
         request = self._open[number]
-        cell, left_s = self._running(number, request.worker_id), self._timeout_s
+        cell = self._running(number, request.worker_id)
+        left_s = self._limit_s(self._children.get(request.worker_id))
         if cell is not None:
             if limit_ns := cell[HARD_NS]:  # else it may take any time
                 left_s = (cell[STARTED_NS] + limit_ns - time.monotonic_ns()) / NS_PER_S
@@ -96,10 +104,12 @@ class Directing:
                     self._kill(request.worker_id, f"a message consumed directly ran for {limit_ns / NS_PER_S:.0f} s")
                     return
         elif not request.answer.done():
-            busy = (
-                f"no worker came to it in {self._timeout_s:.0f} s: the one that has it is busy, and runs it after that"
-            )
-            request.answer.set_exception(Refused(busy))
+            wait_s = request.deadline - self._loop.time()
+            if wait_s > 0:
+                left_s = min(left_s, wait_s)
+            else:
+                busy = f"no worker came to it in {self._timeout_s:.0f} s"
+                request.answer.set_exception(Refused(f"{busy}: the one that has it is busy, and runs it after that"))
         request.timer = self._loop.call_later(left_s, self._look, number)
 
     def _running(self, number: int, worker_id: str) -> CellView | None:

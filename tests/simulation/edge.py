@@ -223,8 +223,9 @@ class Edge:
         if self._alone:
             offset = self._member.folder.offsets.get(action.mq, 0)
             self._world.after(
-                0.1, self._member.event, self._core.handle, ev.Opened(action.handle, offset), self._world.now
-            )
+                0.1, self._member.event, self._core.handle, ev.Opened(action.handle, offset, self._world.wall_ms),
+                self._world.now,
+            )  # fmt: skip
             return
 
         def found(response: Command | None, _slot: Slot | None) -> None:
@@ -235,7 +236,7 @@ class Edge:
                 offset = -1 if action.in_doubt else 0
             else:
                 self._world.note("a first offset was not found out")
-            self._core.handle(ev.Opened(action.handle, offset), self._world.now)
+            self._core.handle(ev.Opened(action.handle, offset, self._world.wall_ms), self._world.now)
 
         self._ask(self._requests.query_offset(action.mq), found)
 

@@ -413,9 +413,12 @@ class SimMember:
             truth.may_pass(key, entry.offset, "the journal's offset", self.askers.get(entry.mq))
 
     def _check_others(self, entry: act.Log) -> None:
-        """What an only member had finished is forgotten for nobody. (What it has sent, a loss of power may have taken.)"""
+        """What an only member had finished is forgotten for nobody. (What it has sent, a loss of power may have taken.) What
+        is forgotten, the next start does not find in the journal."""
         mq = queue_of(entry)
         assert mq is not None
+        if known := self.journal.queues[mq].durable:
+            raise Violation(f"{entry.event} {entry.keys}, and the journal still knows {known}")
         alone = self.script.members_max == 1 and not self.truth.power_cut
         if alone and (mq.topic, mq.queue_id) not in self.truth.ever_reset:
             raise Violation(f"{entry.event} {entry.keys}, and nobody else was there")

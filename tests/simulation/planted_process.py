@@ -6,10 +6,14 @@ from typing import Any
 
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.durable.outcomes import SETTLED, Outcomes
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.plan import settled_to_fold
-from rocketcrew.supervisor.core.actions import FetchAssignment
+from rocketcrew.supervisor.core.actions import FetchAssignment, JournalCommitted
 from rocketcrew.supervisor.core.assigning import Assigning
+from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.journal import MAGIC, JournalState
+from rocketcrew.supervisor.core.slab import Slab
+from rocketcrew.supervisor.core.state import CoreConfig
 
 from .disk import BLOCK_HEAD_BYTES, Folder, Table
 from .parts import Parts
@@ -44,6 +48,20 @@ class ForgetsWhatWasSent(Parts):
         for log in state.queues.values():
             log.sent = log.committed
         return state
+
+
+class ForgetsInMemory(Parts):
+    """Where others went on, the core forgets what was finished, and its journal does not."""
+
+    class _Core(Core):
+        def _forget_passed(self, mq: MessageQueue, offset: int) -> None:
+            before = list(self.state.out)
+            super()._forget_passed(mq, offset)
+            told = self.state.out[len(before) :]
+            self.state.out[:] = [*before, *(action for action in told if not isinstance(action, JournalCommitted))]
+
+    def core(self, config: CoreConfig, slab: Slab, view: bytearray) -> Core:
+        return self._Core(config, slab, view)
 
 
 class LosesTheBatch(Parts):
@@ -131,6 +149,9 @@ PLANTED_PROCESS = {
     "a failing action loses the rest of its batch": Planted(LosesTheBatch, 20, (ACTIONS,), {"slow": 0.05}),
     "zeros in a journal are read over": Planted(ReadsOverZeros, 40, (POWER,)),
     "what was sent is not noted": Planted(ForgetsWhatWasSent, 40, ("kill member",), ONE_SLOT | {"slow": 0.05}),
+    "what others passed is forgotten in memory only": Planted(
+        ForgetsInMemory, 40, (*COMING_AND_GOING, "kill member", "reset back"), SEVERAL | {"slow": 0.05}
+    ),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}
     ),

@@ -38,6 +38,11 @@ class World:
         """Seconds, as the supervisor's core counts them."""
         return self.now_ms / 1000
 
+    @property
+    def wall_ms(self) -> int:
+        """The time of day: one clock for all members."""
+        return int(self.now_ms)
+
     def after(self, delay_ms: float, act: Callable[..., None], *args: Any) -> None:
         """Call `act(*args)` in `delay_ms`."""
         heapq.heappush(self._events, (self.now_ms + delay_ms, next(self._numbers), act, args))

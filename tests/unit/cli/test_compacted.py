@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli.commands.reconcile import compacted
 from rocketcrew.client.admin import Admin
@@ -42,3 +44,16 @@ def test_no_broker_is_asked_of_what_was_delivered() -> None:
             return await compacted(cluster, report), len(broker.name_server)
 
     assert asyncio.run(asked())[0] == {Fate.COMPACTED: OffsetSet()}
+
+
+def test_a_broker_that_does_not_say_leaves_what_was_not_delivered_unexplained(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def asked() -> dict[Fate, OffsetSet]:
+        async with EmbeddedBroker() as broker:
+            name_server = broker.name_server
+        async with open_cluster(name_server) as cluster:
+            return await compacted(cluster, Report((QueueReport(key("prices"), None, {Fate.UNDELIVERED: GAP}),), None))
+
+    assert asyncio.run(asked()) == {Fate.COMPACTED: OffsetSet()}
+    assert "whether topic prices is a compacted one could not be asked: no name server" in capsys.readouterr().err

@@ -253,22 +253,39 @@ def test_a_reload_that_waits_for_another_says_so() -> None:
 
 
 class Reloading(Supervisor):
-    """Its status is one of these after the other."""
+    """Its status has one of these staffs after the other."""
 
-    def __init__(self, ends: int, *staffs: dict[str, Any]) -> None:
-        super().__init__(True, False, reloading=True, ends=ends)
+    def __init__(self, ends: int, *staffs: dict[str, Any], pid: int = 1) -> None:
+        super().__init__(True, False, reloading=True, ends=ends, pid=1)
         self.staffs = list(staffs)
+        self.pid = pid
 
     def ask(self, command: str, **arguments: object) -> dict[str, Any]:
-        return {"staff": self.staffs.pop(0)} if command == "status" else super().ask(command, **arguments)
+        if command == "status":
+            return {"pid": self.pid, "staff": self.staffs.pop(0)}
+        return super().ask(command, **arguments)
 
 
-def test_a_reload_that_waited_and_was_refused_is_no_success_of_the_other() -> None:
-    other = {"reload": "idle", "reloads_ended": 1, "last_reload": "generation 1 serves"}
-    refused = {"reload": "idle", "reloads_ended": 2, "last_reload": "refused: spark.target has a mistake"}
-    with pytest.raises(RocketcrewError, match=r"the reload was refused: spark.target has a mistake"):
-        called(reload, Reloading(2, other, {**other, "reload": "probing"}, refused), wait=True)
-    assert called(reload, Reloading(1, other), wait=True) == "generation 1 serves\n"
+def test_a_reload_is_told_its_own_result_whatever_came_before_or_after() -> None:
+    first = {"reload": "idle", "reloads_ended": 1, "reload_results": {"1": "generation 1 serves"}}
+    why = "refused: spark.target has a mistake"
+    then = {"reload": "probing", "reloads_ended": 2, "reload_results": {"1": "generation 1 serves", "2": why}}
+    with pytest.raises(RocketcrewError, match=rf"the reload was {why}"):
+        called(reload, Reloading(2, first, {**first, "reload": "probing"}, then), wait=True)
+    assert called(reload, Reloading(1, first), wait=True) == "generation 1 serves\n"
+    assert called(reload, Reloading(1, then), wait=True) == "generation 1 serves\n", (
+        "one that follows is not waited for"
+    )
+
+
+def test_a_reload_whose_result_is_no_longer_told_is_no_success() -> None:
+    with pytest.raises(RocketcrewError, match="its result is not known"):
+        called(reload, Reloading(1, {"reloads_ended": 30, "reload_results": {"30": "generation 9 serves"}}), wait=True)
+
+
+def test_a_reload_during_which_the_supervisor_was_restarted_is_not_waited_for() -> None:
+    with pytest.raises(RocketcrewError, match="the supervisor was restarted meanwhile"):
+        called(reload, Reloading(1, {"reloads_ended": 0, "reload_results": {}}, pid=2), wait=True)
 
 
 def test_a_topic_that_is_named_as_the_group_is_not_its_retry_topic() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from rocketcrew.cli.commands.dlq import GOES_ON, Desk, goes_on_with, in_summary
 from rocketcrew.cli.letters import Wanted
-from rocketcrew.cli.options import parse_time
 from rocketcrew.cli.running import make_broker_log
+from rocketcrew.cli.times import parse_time
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 from datetime import date
@@ -27,6 +28,8 @@ class Level(IntEnum):
         ({"at": date(2026, 1, 31), "price": Decimal("9.50")}, {"at": "2026-01-31", "price": "9.50"}),
         ({"level": Level.HIGH, "nan": float("nan"), "none": None}, {"level": 7, "nan": "nan", "none": None}),
         ({1: "ä€"}, {"1": "ä€"}),
+        ({"nan": float("nan"), None: 1, True: 2}, {"nan": "nan", "null": 1, "true": 2}),
+        ({float("nan"): 1, 1.5: 2, (1, 2): 3, Level.HIGH: 4}, {"nan": 1, "1.5": 2, "(1, 2)": 3, "7": 4}),
     ],
 )
 def test_what_json_lacks_is_a_text(value: object, read: object) -> None:
@@ -43,16 +46,30 @@ def test_characters_are_written_as_they_are() -> None:
 
 @pytest.mark.parametrize(
     ("encoding", "written"),
-    [("latin-1", b'"\xe4 \\u20ac \\ud83d\\ude00 \\ud83d"'), ("utf-8", '"ä € 😀 \\ud83d"'.encode())],
+    [
+        ("latin-1", b'"\\u00e4 \\u20ac \\ud83d\\ude00 \\ud83d"'),
+        ("utf-8", '"ä € 😀 \\ud83d"'.encode()),
+        ("UTF8", '"ä € 😀 \\ud83d"'.encode()),
+    ],
 )
-def test_what_the_encoding_of_stdout_lacks_is_written_as_json_reads_it(encoding: str, written: bytes) -> None:
+def test_json_is_utf_8_on_a_stdout_of_any_encoding(encoding: str, written: bytes) -> None:
     into = io.BytesIO()
     stdout = io.TextIOWrapper(into, encoding=encoding)
     escape_in(stdout)
-    stdout.write(json_text("ä € 😀 \ud83d"))
+    with contextlib.redirect_stdout(stdout):
+        stdout.write(json_text("ä € 😀 \ud83d"))
     stdout.flush()
     assert into.getvalue() == written
-    assert json.loads(written.decode(encoding)) == "ä € 😀 \ud83d"
+    assert json.loads(written.decode()) == "ä € 😀 \ud83d"
+
+
+def test_people_read_what_the_encoding_of_stdout_has_and_else_escapes() -> None:
+    into = io.BytesIO()
+    stdout = io.TextIOWrapper(into, encoding="latin-1")
+    escape_in(stdout)
+    stdout.write("ä € 😀")
+    stdout.flush()
+    assert into.getvalue() == b"\xe4 \\u20ac \\ud83d\\ude00"
 
 
 def test_a_stdout_that_is_none_of_this_process_stays_as_it_is() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -155,15 +157,49 @@ def test_a_reset_that_fails_at_once_has_set_nothing(
     ids=["reset", "clone-offsets", "skip"],
 )
 def test_offsets_that_others_have_moved_meanwhile_are_left_alone(
-    broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], moved: str
+    broker: EmbeddedBroker, tmp_path: Path, words: tuple[str, ...], moved: str
 ) -> None:
     before = committed(broker, moved)
     intercept = MovedMeanwhile(moved)
     broker.intercepts.append(intercept)
-    code, _, err = said(broker, tmp_path, capsys, *words)
+    ours, theirs = os.openpty()
+    try:
+        os.write(ours, b"y\n")  # to the question
+        program = [sys.executable, "-Im", "rocketcrew", *words[:-1], "-n", broker.name_server]
+        done = subprocess.run(
+            program, stdin=theirs, stderr=theirs, stdout=subprocess.DEVNULL, cwd=tmp_path, timeout=60, check=False
+        )
+        err = os.read(ours, 1 << 16).decode().replace("\r\n", "\n")
+    finally:
+        os.close(ours)
+        os.close(theirs)
     broker.intercepts.remove(intercept)
-    assert (code != 0, committed(broker, moved)) == (True, before)
+    assert (done.returncode != 0, committed(broker, moved)) == (True, before)
     assert ONCE_MORE in err or "nothing that the group has not finished" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "moved", "again"),
+    [
+        (RESET, GROUP, 3),
+        (("clone-offsets", GROUP, OTHER, "--yes"), OTHER, 3),
+        (("skip", "-g", GROUP, "-t", TOPIC, "--queue", "1", "--yes"), GROUP, 1),
+    ],
+    ids=["reset", "clone-offsets", "skip"],
+)
+def test_what_nobody_was_asked_about_is_planned_once(
+    broker: EmbeddedBroker, tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], moved: str,
+    again: int,
+) -> None:  # fmt: skip
+    looks: list[str] = []
+
+    def note(command: Command) -> None:
+        if command.code == RequestCode.QUERY_CONSUMER_OFFSET and command.fields["consumerGroup"] == moved:
+            looks.append(command.fields["queueId"])
+
+    broker.intercepts.append(note)
+    assert said(broker, tmp_path, capsys, *words)[0] == 0
+    assert len(looks) == QUEUES + again, "each queue once, and once more where it was set"
 
 
 MOVE = Move(TOPIC, "broker-a", 0, 4, 9)
@@ -203,5 +239,11 @@ def test_what_is_skipped_where_nothing_was_committed_is_not_known(
 
 def test_of_many_queues_the_first_are_named() -> None:
     moves = [Move("t", "b", number, 0, 1) for number in range(12)]
-    assert made_in_words(moves, 20).endswith("t b 7 and 4 more)")
-    assert made_in_words([], 20) == ""
+    assert made_in_words(moves, moves).endswith("t b 7 and 4 more)")
+    assert made_in_words([], moves) == ""
+
+
+def test_queues_whose_offset_is_the_same_are_not_said_to_be_set() -> None:
+    same, moved, to_do = Move("t", "b", 0, 7, 7), Move("t", "b", 1, 7, 9), Move("t", "b", 2, None, 0)
+    assert made_in_words([same, moved], [same, moved, to_do]) == "1 of 2 queues were set (t b 1)"
+    assert made_in_words([same], [same, moved]) == ""

@@ -7,7 +7,7 @@ import pytest
 from rocketcrew.cli.checkups import SKEW_MAX_MS
 from rocketcrew.cli.commands.reset import time_of
 from rocketcrew.cli.moving import REPEATED, TOLD, Move, report, show_moves
-from rocketcrew.cli.options import parse_time
+from rocketcrew.cli.times import parse_time
 from rocketcrew.conf.formats import consume_timestamp_ms
 from rocketcrew.remoting.errors import UsageError
 

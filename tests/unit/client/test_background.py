@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -28,3 +29,26 @@ async def test_each_step_of_an_end_is_taken_whatever_another_raises() -> None:
     with pytest.raises(asyncio.CancelledError):
         await to_the_end(cancelled, fine)
     assert taken == ["fine", "fails", "fine", "cancelled", "fine"]
+
+
+async def test_a_cancellation_comes_out_whatever_other_steps_raise_and_else_the_first_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async def cancelled() -> None:
+        raise asyncio.CancelledError
+
+    def fails(what: str) -> Callable[[], Awaitable[None]]:
+        async def step() -> None:
+            raise ValueError(what)
+
+        return step
+
+    with pytest.raises(asyncio.CancelledError):
+        await to_the_end(cancelled, fails("later"))
+    with pytest.raises(asyncio.CancelledError):
+        await to_the_end(fails("before"), cancelled)
+    with pytest.raises(ValueError, match=r"^first$"):
+        await to_the_end(fails("first"), fails("second"))
+    said = capsys.readouterr().err
+    assert [what in said for what in ("ValueError: later", "ValueError: before", "ValueError: second")] == [True] * 3
+    assert "ValueError: first" not in said

@@ -95,10 +95,10 @@ async def test_the_queues_of_a_route_are_made_once():
         await producer.send(OutgoingMessage(TOPIC, b"x"))
         for _ in range(3):
             await producer.send(OutgoingMessage(TOPIC, b"x"), selector=last)
-        assert given[0] is given[1] is given[2]
+        assert given[0][0] is given[1][0] is given[2][0]
         await producer.cluster.route(TOPIC, refresh=True)
         await producer.send(OutgoingMessage(TOPIC, b"x"), selector=last)
-    assert given[3] is not given[0]
+    assert given[3][0] is not given[0][0]
     assert given[3] == given[0]
 
 

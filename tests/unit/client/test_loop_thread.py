@@ -141,3 +141,74 @@ def test_what_comes_too_late_is_told_so() -> None:
         thread.run(work())
     with pytest.raises(UsageError, match="too late"):
         thread.call(int)
+
+
+class Watched:
+    """Begins a thread, and keeps what comes out of it."""
+
+    def __init__(self) -> None:
+        self.threads: list[threading.Thread] = []
+        self.errors: list[str] = []
+
+    def __call__(self, run: Callable[[], None]) -> threading.Thread:
+        def watched() -> None:
+            try:
+                run()
+            except BaseException as error:  # noqa: BLE001
+                self.errors.append(repr(error))
+
+        self.threads.append(threading.Thread(target=watched, daemon=True))
+        self.threads[0].start()
+        return self.threads[0]
+
+
+def test_an_end_that_others_interrupt_is_no_error_of_the_thread() -> None:
+    watched = Watched()
+    thread = LoopThread(begin=watched)
+    waits = threading.Event()
+
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            waits.set()
+            await asyncio.Event().wait()  # until it is cancelled once more
+
+    def stop() -> None:
+        asyncio.get_running_loop().stop()
+
+    submitted = thread.submit(slow())
+    thread.call(stop)
+    assert waits.wait(DEADLINE_S)  # the loop runs on for the end of this one
+    thread.call(stop)  # as a second `close` does
+    closers = [threading.Thread(target=thread.close, daemon=True) for _ in range(3)]
+    for closer in closers:
+        closer.start()
+    for each in (*closers, *watched.threads):
+        each.join(DEADLINE_S)
+        assert not each.is_alive()
+    with pytest.raises(concurrent.futures.CancelledError):
+        submitted.result(DEADLINE_S)
+    assert watched.errors == []
+
+
+def test_a_loop_that_a_task_ends_by_system_exit_ends_the_others_too(caplog: pytest.LogCaptureFixture) -> None:
+    watched = Watched()
+    thread = LoopThread(begin=watched)
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def exits() -> None:
+        raise SystemExit(3)
+
+    waiting = thread.submit(waits())
+    with pytest.raises(SystemExit):
+        thread.submit(exits()).result(DEADLINE_S)
+    with pytest.raises(concurrent.futures.CancelledError):
+        waiting.result(DEADLINE_S)
+    watched.threads[0].join(DEADLINE_S)
+    assert thread.is_closed
+    assert watched.errors == ["SystemExit(3)"]
+    gc.collect()
+    assert caplog.records == []

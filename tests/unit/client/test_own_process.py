@@ -71,6 +71,13 @@ with LocalBroker() as broker:
     assert len({message.message_id for message in broker.messages("t")}) == len(broker.messages("t")) == 21
 print("fine")
 """
+ENDS = """
+with LocalBroker() as broker:
+    with SyncProducer(broker.name_server.replace("127.0.0.1", NAME), send_timeout_ms=PATIENT_MS, background=True) as producer:
+        producer.send("t", b"before")
+        forked(lambda: sys.exit(0))
+print("fine")
+"""
 AWAITED = """
 async def main():
     async with Producer(broker.name_server, send_timeout_ms=PATIENT_MS) as producer:
@@ -98,6 +105,11 @@ def test_of_a_fork(what, background):
 
 def test_of_a_fork_of_an_async_program():
     run(BEGIN + AWAITED)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_child_that_does_nothing_ends_in_the_usual_way(host):
+    run(f"{BEGIN}\nNAME = {host!r}\n{ENDS}")
 
 
 def run(script):

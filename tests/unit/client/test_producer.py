@@ -10,6 +10,7 @@ import time
 from random import Random
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.server import EmbeddedBroker
@@ -180,6 +181,19 @@ async def test_only_what_may_pass_is_tried_again(code, attempts):
         assert (caught.value.code, len(refusals.seen)) == (code, attempts)
 
 
+async def test_a_selector_may_change_the_list_that_it_is_given():
+    async with sending() as (_, producer, _):
+        queues = await producer.queues(TOPIC)
+
+        def largest(given):
+            given.sort(reverse=True)
+            return given.copy().pop(0)
+
+        for _ in range(2):
+            assert (await producer.send(OutgoingMessage(TOPIC, b"x"), selector=largest)).mq == max(queues)
+        assert await producer.queues(TOPIC) == queues
+
+
 async def test_with_a_selector_there_is_one_attempt():
     async with sending() as (broker, producer, _):
         broker.intercepts.append(refusals := Refusals(2))
@@ -267,6 +281,28 @@ async def test_a_broker_that_never_answers_costs_the_deadline_and_not_more(make_
         (within_ms,) = re.findall(r"within (\d+) ms", str(caught.value))
         assert int(within_ms) <= DEADLINE_MS
         assert [command.code for command in silent.requests].count(RequestCode.SEND_MESSAGE_V2) == 1
+
+
+async def test_a_silent_broker_keeps_no_other_from_a_producer_s_heartbeat(make_peer):
+    heard = asyncio.Event()
+
+    def answer(command):
+        if command.code == RequestCode.HEART_BEAT:
+            heard.set()
+        return command.response(0)
+
+    async with (
+        make_peer(lambda command: None) as silent,
+        make_peer(answer) as other,
+        make_peer(two_brokers(silent.address, other.address)) as names,
+        producer_at(names.address, heartbeat_interval_ms=10) as producer,
+    ):
+        await producer.queues(TOPIC)
+        for peer in (silent, other):
+            await producer.cluster.remoting.oneway(peer.address, Command(RequestCode.GET_BROKER_CONFIG))
+        with capture_logs() as logs:
+            await heard.wait()
+        assert not logs, "the silent one's time was not over"
 
 
 async def test_a_connection_that_dies_under_a_send_is_made_anew():

@@ -12,7 +12,7 @@ import warnings
 import pytest
 
 from rocketcrew.client.access import Access, TlsOptions
-from rocketcrew.client.connecting import first_of, with_scope
+from rocketcrew.client.connecting import first_of
 from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
@@ -145,18 +145,6 @@ async def test_whenever_a_race_is_ended_none_of_its_sockets_is_left(make_peer, c
         assert not [task for task in others if "_connect" in repr(task)]
         gc.collect()
     assert lost == []
-
-
-@pytest.mark.parametrize(
-    ("address", "given"),
-    [
-        (("fe80::1", 9876, 0, 4), ("fe80::1%4", 9876, 0, 4)),
-        (("::1", 9876, 0, 0), ("::1", 9876, 0, 0)),
-        (("127.0.0.1", 9876), ("127.0.0.1", 9876)),
-    ],
-)
-def test_the_scope_of_an_address_is_in_its_text(address, given):
-    assert with_scope(address) == given
 
 
 async def test_a_name_is_looked_up_and_an_address_is_not(make_peer, no_threads):

@@ -555,6 +555,12 @@ def test_a_generator_and_a_selector_that_send_are_refused(served):
             producer.send(TOPIC, b"x", selector=choose)
 
 
+def test_what_is_wrong_with_a_message_the_future_of_send_async_has(served):
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:
+        for fields, error in (({"tag": "a"}, TypeError), ({"tags": 5}, UsageError)):
+            assert type(producer.send_async(TOPIC, b"x", **fields).exception(PATIENT_MS / 1000)) is error
+
+
 def test_a_buffer_that_is_used_again_is_sent_as_it_was(served):
     body = bytearray(b"0")
     with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True) as producer:

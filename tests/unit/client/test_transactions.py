@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -405,6 +406,45 @@ def test_close_of_another_thread_waits_for_a_transaction_and_its_end_is_told(ser
     producer.send(TOPIC, b"what came before is served by now")
     producer.close()
     assert [end["commitOrRollback"] for end in ends] == [str(COMMIT.value)]
+
+
+class Interrupted(BaseException):
+    """As the exception of a signal's handler."""
+
+
+class Interrupts:
+    """A hook that has the main thread interrupted once the half message is stored, and returns when it was."""
+
+    def __init__(self):
+        self.raised = threading.Event()
+
+    def before_send(self, context):
+        pass
+
+    def after_send(self, context):
+        if not self.raised.is_set():
+            signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+            assert self.raised.wait(PATIENT_MS / 1000)
+
+    def handle(self, *_):
+        self.raised.set()
+        raise Interrupted
+
+
+def test_close_does_not_wait_for_a_transaction_that_was_interrupted(served, capsys):
+    hook = Interrupts()
+    before = signal.signal(signal.SIGUSR1, hook.handle)
+    try:
+        with SyncProducer(
+            served.broker.name_server, "senders", check=Checks(), send_timeout_ms=PATIENT_MS, hooks=[hook]
+        ) as producer:
+            with pytest.raises(Interrupted):
+                producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: COMMIT)
+            runner = producer._works.runner
+            assert runner.run(producer._works.producer._under_way.ended(0, closing=False)) == 0
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "closed_with_sends_under_way" not in capsys.readouterr().err
 
 
 async def test_an_offset_id_that_is_none_does_not_hide_how_the_transaction_ended():

@@ -113,6 +113,22 @@ def test_one_that_the_worker_has_not_come_to_is_refused_and_its_bytes_are_kept(b
     run(scene)
 
 
+def test_one_waits_for_its_worker_beyond_the_hard_limit_of_what_that_has_in_hand(bench: Bench) -> None:
+    async def scene() -> None:
+        bench.worker("w")
+        desk = Desk(bench, "w", timeout_s=900)
+        # It has a pulled message in hand, whose limit is over at once.
+        desk.cell[STATE], desk.cell[CHUNK_ID], desk.cell[HARD_NS] = 8, 3, 1
+        task = asyncio.ensure_future(desk.directing.consume(QUEUE, b"record"))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert (desk.killed, task.done()) == ([], False)
+        desk.directing.died("w")
+        assert (await task).consume_result == "CR_THROW_EXCEPTION"
+
+    run(scene)
+
+
 @pytest.mark.parametrize(
     ("since_ns", "limit_ns", "killed"), [(1, 1, ["w"]), (1, 1 << 62, []), (1 << 61, 1, []), (1, 0, [])]
 )

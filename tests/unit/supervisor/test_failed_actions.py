@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.supervisor.acting import Acting
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.failed_actions import EVENTS, UNANSWERED, action_failed
-from rocketcrew.supervisor.core.journal import JOURNALLED
+from rocketcrew.supervisor.core.journal import JOURNALLED, JournalState
+from rocketcrew.supervisor.journal_file import JournalFile
 from rocketcrew.supervisor.keeping import DELAY_MAX_S, keep
 
 if TYPE_CHECKING:
@@ -45,6 +49,34 @@ def test_an_action_that_fails_takes_nothing_of_its_batch_along(bench: Bench, tmp
     asyncio.run(acted())
     assert [a.mq.queue_id for a in done if isinstance(a, act.FetchOffset)] == [0, 1, 2]
     assert bench.counters.unexpected_errors == 1
+
+
+def test_a_journal_that_cannot_be_written_is_told_once_until_it_is(bench: Bench, tmp_path: Path) -> None:
+    """What says nothing new is not written, and so says nothing of the disk."""
+    full = [False]
+
+    def write(fd: int, data: memoryview) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return os.write(fd, data)
+
+    async def acted() -> list[str]:
+        mq = bench.queue()
+        file = JournalFile(tmp_path / "journal", JournalState(), 1 << 20, write=write)
+        acting = Acting(bench.core, file.append, tmp_path / "journal")
+        acting.perform({act.Commit: lambda _: None})
+        sent = act.Commit(0, mq, 10, guarded=False)
+        with capture_logs() as logs:
+            for full[0], action in (
+                (False, act.JournalDone(mq, 0, 10, "", 0)), (True, act.JournalDone(mq, 10, 20, "", 0)), (True, sent),
+                (True, act.JournalDone(mq, 20, 30, "", 0)), (True, sent), (False, sent), (False, sent),
+            ):  # fmt: skip
+                bench.core.state.out.append(action)
+                acting.acted()
+        file.close()
+        return [line["event"] for line in logs]
+
+    assert asyncio.run(acted()) == ["journal_write_failed", "journal_written_again"]
 
 
 def test_a_commit_that_failed_is_asked_again(bench: Bench) -> None:

@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from rocketcrew.client.access import Access
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.remoting_client import Remoting
@@ -122,6 +123,40 @@ def test_masters_and_slaves_get_them_with_all_fields():
                 }  # fmt: skip
                 assert consumer["unitMode"] is True
             assert not tasks
+
+    run(work)
+
+
+class Silent:
+    """A Remoting whose brokers answer nothing; keeps how long they would have been waited for."""
+
+    def __init__(self):
+        self.waits_ms = []
+
+    def connection_of(self, address):
+        return None
+
+    async def request(self, address, command, *, timeout_ms, body_sink=None):
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            brokers = (BrokerData("a", {0: "127.0.0.1:2"}),)
+            return command.response(0, body=TopicRouteData((QueueData("a", 1, 1, 6),), brokers).encode())
+        self.waits_ms.append(timeout_ms)
+        raise UnreachableError(address, "is silent")
+
+
+@pytest.mark.parametrize(
+    ("request_ms", "interval_ms", "waited_ms"),
+    [(3_000, 30_000, 3_000), (600_000, 30_000, 30_000), (600_000, 100, 3_000), (1_000, 100, 1_000)],
+)
+def test_a_silent_broker_keeps_none_that_answers_from_the_next_round(request_ms, interval_ms, waited_ms):
+    async def work():
+        silent = Silent()
+        cluster = Cluster(Access("127.0.0.1:1", request_timeout_ms=request_ms), client_id="me", remoting=silent)
+        await cluster.route("t")
+        beats = Heartbeats(cluster, Operations(cluster), data, interval_ms, asyncio.ensure_future)
+        with pytest.raises(UnreachableError):
+            await beats.send()
+        assert silent.waits_ms == [waited_ms]
 
     run(work)
 

@@ -19,10 +19,12 @@ from rocketcrew.supervisor.core.actions import (
     JournalLost,
     JournalSealed,
     Pull,
+    forgotten,
 )
 from rocketcrew.supervisor.core.journal import (
     MAGIC,
     Entry,
+    JournalDisputed,
     JournalEncoder,
     JournalError,
     JournalSent,
@@ -40,8 +42,13 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
         st.sampled_from([A, B]), OFFSETS, st.integers(1, 5), st.sampled_from(["w1", "w2"]), st.integers(0, 2),
     ),
     st.builds(JournalSealed, st.sampled_from(["w1", "w2"]), st.integers(1, 2)),
-    st.builds(lambda mq, start, size: JournalCommitted(mq, start, start + size), st.sampled_from([A, B]), OFFSETS, OFFSETS),
+    st.builds(
+        lambda mq, start, size, at: JournalCommitted(mq, start, start + size, at),
+        st.sampled_from([A, B]), OFFSETS, OFFSETS, st.integers(0, 2),
+    ),
+    st.builds(JournalCommitted, st.sampled_from([A, B]), st.just(-1), st.just(-1), st.integers(1, 2)),
     st.builds(JournalSent, st.sampled_from([A, B]), OFFSETS),
+    st.builds(JournalDisputed, st.sampled_from([A, B])),
 )  # fmt: skip
 BLOCKS = st.lists(st.lists(ENTRIES, max_size=5), max_size=8)
 
@@ -187,7 +194,7 @@ def test_an_opening_at_the_same_place_forgets_nothing() -> None:
 
 
 def test_two_slots_are_joined() -> None:
-    """Of a queue that both know, the journal with the higher offset counts: the other one is older."""
+    """Of a queue that both know, and nobody knows when it was opened, the journal with the higher offset counts."""
     mine = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 14, "", 0), JournalDone(A, 30, 31, "w1", 1)]])
     other = _applied([[
         JournalCommitted(A, 5, 13), JournalDone(A, 20, 22, "", 0), JournalDone(B, 4, 5, "", 0),
@@ -229,13 +236,49 @@ def test_it_makes_no_difference_in_which_order_dead_slots_are_taken_over(slots: 
     assert state.pending.keys() == {("w80", 1)}
 
 
+_OLD: list[Entry] = [JournalCommitted(A, 0, 0, 1), JournalCommitted(A, 0, 200), JournalDone(A, 300, 310, "", 0)]
+_LATER: dict[str, list[Entry]] = {
+    "a slow head": [JournalCommitted(A, 200, 200, 2), JournalDone(A, 201, 5000, "", 0)],
+    "began before the last commit there": [JournalCommitted(A, 150, 150, 2), JournalDone(A, 201, 5000, "", 0)],
+    "met a reset": [JournalCommitted(A, 0, 0, 2), JournalCommitted(A, 0, 5), JournalDone(A, 201, 5000, "", 0)],
+}
+
+
+@pytest.mark.parametrize("later", _LATER)
+def test_the_journal_that_opened_a_queue_later_counts_whatever_is_committed(later: str) -> None:
+    old, new = _applied([_OLD]), _applied([_LATER[later]])
+    for mine, other in ((old, new), (new, old)):
+        state = replay(snapshot(mine)[0], "j")[0]
+        state.merge(replay(snapshot(other)[0], "j")[0])
+        assert state.recovered()[A][1] == Intervals([(201, 5000)])
+        assert state.queues[A].opened_ms == 2
+
+
+def test_what_was_forgotten_in_the_later_journal_is_not_known_by_the_older_one() -> None:
+    entries: list[Entry] = [JournalCommitted(A, 400, 400, 2), JournalDone(A, 410, 420, "", 0), forgotten(A)]
+    state = _applied([entries])
+    state = replay(snapshot(state)[0], "j")[0]
+    state.merge(_applied([_OLD]))
+    assert state.recovered() == {}
+
+
 def test_of_a_queue_that_both_know_an_open_segment_counts_with_what_was_reported() -> None:
-    """What a worker had not reported may be from the slot that does not count. Other queues lose nothing by that."""
+    """What a worker had not reported may be from the slot that does not count. Other queues lose nothing by that. A start
+    that was killed in between makes no difference; where all are joined, that is over."""
     state = _killed_at(60, 62, 70, "w1")
     other = _applied([[JournalCommitted(A, 0, 10), JournalCommitted(B, 0, 5)]])
     state.merge(other)
+    again = JournalState()
+    again.merge(replay(snapshot(state)[0], "j")[0])
+    for each in (state, again):
+        _join_both(each)
+
+
+def _join_both(state: JournalState) -> None:
     state.join([("w1", 1, [(A, [(69, 75)]), (B, [(6, 8)])]), ("w9", 4, [(A, [(80, 90)])])], ())
     assert state.recovered() == {A: (60, Intervals([(62, 70)])), B: (5, Intervals([(6, 8)]))}
+    state.forget_pending()
+    assert replay(snapshot(state)[0], "j")[0].disputed == set()
 
 
 # --- offsets that were sent -------------------------------------------------------------------------------------
@@ -280,6 +323,16 @@ def test_of_a_salvaged_segment_only_the_records_found_in_it_count() -> None:
     state.join([("w1", 1, [(A, [(9, 11), (12, 15), (25, 26)])])], ())
     assert state.recovered() == {A: (10, Intervals([(10, 11), (12, 15), (25, 26)]))}
     assert state.forget_pending() == 0
+
+
+def test_of_a_queue_that_was_forgotten_an_open_segment_does_not_count() -> None:
+    """What its worker had not reported is from before the reset. And what is there all the same can be forgotten."""
+    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1), forgotten(A)]])
+    state.join([("w1", 1, [(A, [(12, 25)])])], ())
+    assert state.recovered() == {}
+    state.apply(JournalDone(A, 12, 20, "", 0))
+    assert state.apply(forgotten(A))
+    assert state.recovered() == {}
 
 
 def test_of_a_sealed_segment_only_the_reported_records_found_in_it_count() -> None:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +128,7 @@ class Lives:
         self.now_s = 1000.0
         self.slept_s: list[float] = []
         self.seen: list[dict[str, Any]] = []
+        self.process: Any = None
         self._lives = iter(lives)
         self._status = folder / "0" / "segments" / LOADER_STATUS_FILE
         self._status.parent.mkdir(parents=True, exist_ok=True)
@@ -138,6 +140,7 @@ class Lives:
     async def live(self) -> int:
         lived_s, code = next(self._lives, (0.0, None))
         self.now_s += lived_s
+        self._child._process = self.process
         if code == AFTER_A_BATCH:
             self._status.write_text('{"batches_total": 1}')
         if code == CANNOT_START:
@@ -209,6 +212,16 @@ def test_one_that_has_ended_without_a_word_does_not_count_as_the_one_before(
     found = one.status_while_it_waits(before)
     assert (found["pid"], found["state"], found["rows_total"]) == (0, "failed", 7)
     assert re.search(why, found["error"])
+
+
+def test_one_that_has_ended_without_a_word_is_not_the_one_before_that_had_its_number(
+    lives: Callable[..., Lives],
+) -> None:
+    """In a container each start gives the same numbers."""
+    one = lives((5.0, 1))
+    one.process = SimpleNamespace(pid=4711, returncode=1)
+    found = one.status_while_it_waits({"pid": 4711, "started_ms": 5, "state": "stopped", "error": ""})
+    assert (found["state"], "without a word" in found["error"]) == ("failed", True)
 
 
 def test_the_file_of_a_loader_that_is_not_ours_is_believed(lives: Callable[..., Lives]) -> None:

@@ -106,7 +106,9 @@ def test_a_reload_that_waited_for_another_and_was_refused_is_over_and_says_why(t
         operator.reload_ended(0)
         await until(lambda: pool.staffing.reloads_ended == 2)
         assert pool.staffing.last_reload.startswith("refused: new workers cannot be started")
-        assert staffing_picture(pool.staffing)["reloads_ended"] == 2
+        told = staffing_picture(pool.staffing)
+        assert told["reloads_ended"] == 2
+        assert told["reload_results"] == {"1": "rolled back: no room", "2": pool.staffing.last_reload}
 
     try:
         with_pool(tmp_path, 0, launcher, use)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.supervisor.core.reloading import RELOAD, Reload, ReloadEvent, canary_verdict
-from rocketcrew.supervisor.core.staffing import DropGeneration, Note, Policy, Start
+from rocketcrew.supervisor.core.staffing import RELOADS_TOLD_MAX, DropGeneration, Note, Policy, Start
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -57,6 +57,19 @@ def test_code_that_does_not_boot_touches_nobody() -> None:
     assert (note.event, note.keys["reason"]) == ("reload_rolled_back", "SyntaxError: here")
     assert office.staffing.last_reload == "rolled back: SyntaxError: here"
     reload(office, 2)
+
+
+def test_the_last_results_are_told_by_number() -> None:
+    office = Office(2)
+    office.all_ready()
+    office.boot_fails(reload(office), "SyntaxError: here")
+    for number in range(2, RELOADS_TOLD_MAX + 2):
+        office.staffing.refuse_reload(f"mistake {number}")
+        assert office.staffing.reload_results[number] == f"refused: mistake {number}"
+        assert (office.staffing.reload_results.get(1) == "rolled back: SyntaxError: here") is (
+            number <= RELOADS_TOLD_MAX
+        )
+    assert len(office.staffing.reload_results) == RELOADS_TOLD_MAX
 
 
 def test_a_second_reload_waits_for_the_first() -> None:

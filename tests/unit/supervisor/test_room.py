@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from rocketcrew.cli.exit_codes import exit_code
-from rocketcrew.durable.files import needs_room, try_lock, unusable
+from rocketcrew.durable.files import try_lock
+from rocketcrew.durable.room import needs_room, unusable
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.slot import (
     CLIENTS_LOOKED_AT_MAX,

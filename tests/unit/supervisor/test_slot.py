@@ -568,6 +568,26 @@ def test_a_full_disk_in_the_middle_of_a_block_costs_nothing_that_is_written_late
     assert read.pending == file.state.pending
 
 
+@pytest.mark.parametrize("bytes_max", [1 << 20, 1])  # 1: the block is written, and the rewrite after it fails
+def test_a_pull_that_says_nothing_new_hides_no_write_that_failed(tmp_path: Path, bytes_max: int) -> None:
+    disk = FullDisk(1 << 20)
+    path = tmp_path / "journal"
+    file = JournalFile(path, JournalState(), bytes_max, write=disk)
+    file.append([JournalCommitted(MQ, 5, 10), JournalDone(MQ, 10, 15, "", 0)])
+    disk.room = 100 if bytes_max == 1 else 20
+    for entry in (JournalDone(MQ, 20, 30, "", 0), JournalSent(MQ, 15), JournalSent(MQ, 15)):
+        with pytest.raises(OSError, match="No space left"):
+            for _ in range(100):
+                file.append([entry])
+    disk.room = 1 << 20
+    file.append([JournalSent(MQ, 15)])
+    assert read_journal(path).queues[MQ].durable.pairs() == [(10, 15), (20, 30)]
+    before = disk.room
+    file.append([JournalSent(MQ, 15)])
+    assert disk.room == before
+    file.close()
+
+
 def test_something_else_in_the_journal_is_refused(tmp_path: Path) -> None:
     (tmp_path / "journal").write_bytes(b"not a journal at all")
     with pytest.raises(JournalError, match="is not a rocketcrew journal"):
@@ -629,7 +649,25 @@ def test_a_slot_of_another_user_keeps_nobody_from_starting(
     mine.release()
     assert mine.path.name != theirs
     assert told.keys() == {theirs}
-    assert f"give g/{theirs} and what is in it to the user of this member" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert f"give g/{theirs} and what is in it to the user of this member" in said
+    assert "`reset --reprocess`" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes others")
+@pytest.mark.parametrize("slots", [1, SLOTS_MAX])
+def test_slots_that_are_all_of_another_user_are_told_as_such(tmp_path: Path, slots: int) -> None:
+    for number in range(slots):
+        (tmp_path / "g" / str(number)).mkdir(parents=True)
+        (tmp_path / "g" / str(number) / "lock").touch(0o600)
+    os.chown(tmp_path, SERVICE, -1)
+    with contextlib.chdir(tmp_path):  # others have no way to it
+        os.seteuid(SERVICE)
+        try:
+            with pytest.raises(UsageError, match=r"cannot be used: Permission denied \(g/0/lock\)"):
+                take_slot(Path(), "g")
+        finally:
+            os.seteuid(0)
 
 
 def test_what_a_slot_knew_that_cannot_be_taken_over_does_not_count(tmp_path: Path) -> None:

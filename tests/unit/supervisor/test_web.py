@@ -218,6 +218,7 @@ def busy_worker(limit_s: float, **more: Any) -> dict[str, Any]:
         ([busy_worker(60), busy_worker(3_600)], 3_600 + SLACK_S, 3_601 + SLACK_S),
         ([busy_worker(60), busy_worker(3_600, messages=0)], 60 + SLACK_S, 61 + SLACK_S),
         ([busy_worker(60), busy_worker(0)], 1e9, None),  # its handler may take any time
+        ([busy_worker(60), {"state": "dead", "messages": 1}], 60 + SLACK_S, 61 + SLACK_S),  # not salvaged yet
         ([busy_worker(60, blocked={"error": "No space left on device", "seconds": 9.0})], 1e9, None),
     ],
 )
