@@ -181,22 +181,20 @@ def test_a_link_that_leads_nowhere_is_passed_over(world: World, segments: Any) -
 def test_a_file_that_is_replaced_while_it_is_looked_for_is_found_in_the_next(world: World, suffix: str) -> None:
     """The one that takes its place is not in the first listing, and the one that was there is gone when it is read."""
     notes = one(NO_ROWS, (2, 3))
-    path = note(world, notes, "8").rename(world.roots[0] / "outcomes" / f"8{suffix}")
+    note(world, notes, "8").rename(world.roots[0] / "outcomes" / f"8{suffix}")
 
     class Replaced(Staging):
-        looks = 0
-
-        def _named(self, *suffixes: str) -> list[Path]:
-            listed = super()._named(*suffixes)
-            self.looks += 1
-            if self.looks == 1:
+        def _read(self, path: Path) -> Outcomes:
+            read.append(path.name)
+            if len(read) == 1:
                 path.rename(path.with_name(f"9{suffix}"))
-            return listed
+            return super()._read(path)
 
+    read: list[str] = []
     staging = Replaced(world.roots[0])
     found = staging.facts() if suffix == ".facts" else {path.name: left for path, left in staging.left().items()}
     assert found == {f"9{suffix}": notes}
-    assert staging.looks == 3
+    assert read == [f"8{suffix}", f"9{suffix}"]
 
 
 def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments: Any) -> None:
