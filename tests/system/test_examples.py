@@ -67,7 +67,7 @@ def test_images_become_features_and_what_is_no_picture_a_dead_letter(broker: Loc
         for key, body in {**bodies, "again": bodies["i-7"], "cut": bodies["i-1"][:-5], "text": b"no picture"}.items():
             producer.send(OutgoingMessage(topic, body, keys=key))
     with crew("images:features", topic, group) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
         rows = {row["image"]: row for row in running.results()}
     assert rows.keys() == {*bodies, "again"}
     assert {(row["width"], row["height"]) for row in rows.values()} == {(20, 12)}
@@ -89,7 +89,7 @@ def test_orders_become_lines_of_a_delta_table(broker: LocalBroker, crew: Any, tm
             producer.send(OutgoingMessage(topic, json.dumps(order).encode(), keys=order["id"]))
     settings = {"spark__format": "deltalake", "spark__partition_by": ["country"], "spark__max_wait_ms": 500}
     with crew("orders:lines", topic, group, target=table, **settings) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
     found = read(table)
     good = [number for number in range(30) if number not in (3, 4)]
     expected = {(f"o-{n}", line, Decimal(f"{n}.{line:02}") * line) for n in good for line in (1, 2)}
@@ -109,7 +109,7 @@ def test_orders_of_json_become_lines_of_an_iceberg_table(broker: LocalBroker, cr
             producer.send(OutgoingMessage(topic, json.dumps(order).encode(), keys=order["id"]))
     settings = {"spark__format": "iceberg", "spark__options": {"table": "shop.order_lines"}, "spark__max_wait_ms": 500}
     with crew("orders:lines", topic, group, target=table, **settings) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
     found = read(table)
     columns = (found.column(name).to_pylist() for name in ("order_id", "line", "total"))
     assert sorted(zip(*columns, strict=True)) == sorted(
@@ -139,7 +139,7 @@ def test_postings_of_an_account_are_booked_in_order(
             producer.send(sent, selector=by_key(account))
     assert any(not row[4] for row in expected)
     with crew("accounts:book", topic, broker.group()) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
         rows = [tuple(row.values()) for row in running.results()]
     assert len(rows) == len(expected)
     assert set(rows) == expected
@@ -173,7 +173,7 @@ def test_pages_become_text(broker: LocalBroker, crew: Any) -> None:
             producer.send(OutgoingMessage(topic, f"{PAGE}: {number}".encode(), keys=f"p-{number}"))
         producer.send(OutgoingMessage(topic, b"\xff\xfe", keys="bytes"))
     with crew("pages:text", topic, group) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
         rows = {row["page"]: row["text"] for row in running.results()}
     assert rows == {f"p-{number}": f"{TEXT}: {number}" for number in range(30)}
     assert [each.keys for each in broker.dead_letters(group)] == ["bytes"]
@@ -196,14 +196,14 @@ def test_reviews_are_scored_by_a_model_that_each_worker_loads_once(
     with patient_producer(broker) as producer, crew("reviews:score", topic, group, **settings) as running:
         for number, text in enumerate(expected):
             producer.send(OutgoingMessage(topic, text.encode(), keys=f"{number}"))
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
         wait_until(lambda: [each["state"] for each in running.status["workers"]] == ["ready"] * 2, what="two workers")
         file.unlink()  # both workers have the model: they need its file no more
         for number in range(300):
             producer.send(
                 OutgoingMessage(topic, f"{number} excellent reasons, I love it".encode(), keys=f"more-{number}")
             )
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
         rows = {row["review"]: row["good"] for row in running.results()}
     assert rows == {f"{number}": good for number, good in enumerate(expected.values())} | {
         f"more-{number}": True for number in range(300)
@@ -231,7 +231,7 @@ def test_orders_go_out_again_with_their_customers(
         for key, order in given.items():
             producer.send(OutgoingMessage(topic, json.dumps(order).encode(), keys=key))
     with crew("enrich:complete", topic, broker.group()) as running:
-        running.wait(timeout=WAIT_S)
+        running.wait(timeout_s=WAIT_S)
     out = {each.message_id: each for each in broker.messages(enrich.ENRICHED)}.values()
     assert {each.keys: json.loads(each.body) for each in out} == enriched
     assert {each.tags for each in out} == {"de", "fr"}
