@@ -90,7 +90,8 @@ class Loaders:
         return sorted(tuple(row.values()) for row in table.to_pylist())
 
     def assert_exact(self) -> None:
-        assert self.rows() == expected(self.records.values())
+        found, wanted = self.rows(), expected(self.records.values())
+        assert found == wanted, f"{found} in the table, not {wanted}; {self.log.read_text()}"
 
     def assert_clean(self) -> None:
         assert list((self.staging / "ready").iterdir()) == []
