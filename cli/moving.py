@@ -32,7 +32,15 @@ from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..source.searching import exact_offset, store_times
 from ..supervisor.member.access import access_of
-from .asking import ask_cluster, broadcasts, client_ids, connections_of, is_set_broadcasting, known_topics
+from .asking import (
+    ask_cluster,
+    broadcasts,
+    client_ids,
+    committed_offsets,
+    connections_of,
+    is_set_broadcasting,
+    known_topics,
+)
 from .changing import agrees, asks, so_far
 from .json_text import json_text
 from .stagings import group_in_keys, staging_folders
@@ -118,8 +126,8 @@ class GroupOffsets:
         operations = Operations(cluster)
         moves: list[Move] = []
         for topic in self._topics:
-            for mq in await cluster.queues_to_read(topic, refresh=True):
-                old = await operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
+            queues = await cluster.queues_to_read(topic, refresh=True)
+            for mq, old in zip(queues, await committed_offsets(operations, self._group, queues), strict=True):
                 new = await _offset(cluster, operations, mq, where, time_ms)
                 moves.append(Move(self.access.unwrap(topic), mq.broker_name, mq.queue_id, old, new))
         members = client_ids(online)

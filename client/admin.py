@@ -34,7 +34,7 @@ from ..remoting.admin_headers import (
     TopicInNameServer,
     TopicName,
 )
-from ..remoting.bodies import ResetOffsetBody
+from ..remoting.bodies import BrokerData, ResetOffsetBody
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import BrokerError, UnreachableError, UsageError
@@ -317,19 +317,25 @@ class Admin:
     async def _addresses_of(self, topic: str) -> list[tuple[str, ...]]:
         """Of each of the topic's brokers: its master's, or those of its slaves by their ids where it has none."""
         found: set[tuple[str, ...]] = set()
-        for data in (await self._cluster.route(topic)).broker_datas:
+        for data in await self._broker_datas(topic):
             by_id = tuple(address for _, address in sorted(data.broker_addrs.items()))
             found.add(by_id[:1] if MASTER_ID in data.broker_addrs else by_id)
-        if not found:
-            raise UnreachableError(topic, "the route of this topic names no broker")
         return sorted(found)
 
     async def _masters_of(self, topic: str) -> list[str]:
         """Raises UnreachableError where one of the topic's brokers has none."""
-        for data in (await self._cluster.route(topic)).broker_datas:
+        masters: set[str] = set()
+        for data in await self._broker_datas(topic):
             if MASTER_ID not in data.broker_addrs:
                 raise UnreachableError(data.broker_name, f"this broker of topic {topic} has no master now")
-        return [master for (master,) in await self._addresses_of(topic)]
+            masters.add(data.broker_addrs[MASTER_ID])
+        return sorted(masters)
+
+    async def _broker_datas(self, topic: str) -> Sequence[BrokerData]:
+        found = (await self._cluster.route(topic)).broker_datas
+        if not found:
+            raise UnreachableError(topic, "the route of this topic names no broker")
+        return found
 
     async def _brokers_of(self, group: str, topic: str | None) -> list[tuple[str, ...]]:
         topics = [f"{RETRY_PREFIX}{group}", *([topic] if topic is not None else [])]

@@ -30,7 +30,7 @@ def background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     return task
 
 
-async def to_the_end(*steps: Callable[[], Awaitable[None]]) -> None:
+async def take_each(*steps: Callable[[], Awaitable[None]]) -> None:
     """Take each step, in this order, whatever an earlier one raises. Raises at the end: a cancellation (or what else is no
     Exception) where there was one, as who has asked for it waits for it, else the first error; the others are logged."""
     raised: list[BaseException] = []

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncGenerator
 
 from .access import Access, NameServerList, access_to
-from .background import to_the_end
+from .background import take_each
 from .cluster import Cluster
 from .identity import client_id, client_ip, instance_name
 from .remoting_client import Remoting
@@ -35,4 +35,4 @@ async def open_cluster(target: NameServerList | Access) -> AsyncGenerator[Cluste
     try:
         yield cluster
     finally:
-        await to_the_end(cluster.close, cluster.remoting.close)
+        await take_each(cluster.close, cluster.remoting.close)

@@ -29,7 +29,7 @@ from ..remoting.ids import UniqueIds
 from ..remoting.names import DEFAULT_TOPIC
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList
-from .background import to_the_end
+from .background import take_each
 from .cluster import DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .logs import get_logger
@@ -265,7 +265,7 @@ class Producer:
             steps.append(self._presence.leave)
         if self._owns_cluster:
             steps += [self.cluster.close, self.cluster.remoting.close]
-        await to_the_end(*steps)
+        await take_each(*steps)
 
     # Sending.
 

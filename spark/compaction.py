@@ -31,7 +31,6 @@ import fcntl
 import functools
 import os
 import shutil
-import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -55,7 +54,7 @@ from .merged_file import compression_of, open_part, schema_of, write_merged
 from .merging import MergeBounds
 from .object_store import Place
 from .outcome_levels import joined, read_part
-from .rights import Rights, give, rights_of, set_rights
+from .rights import Rights, give, mode_beside, rights_of, set_rights
 from .table_keys import check_ours
 from .table_lock import lock_compact, locked_table, only_merge
 from .table_state import read_state
@@ -237,22 +236,13 @@ def _umask_for(model: Place) -> Generator[None]:
     killed there, the loader might not read it, and so not the table. It is the whole process's, so not for loaders."""
     mode = 0
     with contextlib.suppress(OSError):
-        mode = _mode_of_new(model) if isinstance(model, Path) else 0
+        mode = mode_beside(model) if isinstance(model, Path) else 0
     before = os.umask(0o077)
     try:
         os.umask(before & ~mode)
         yield
     finally:
         os.umask(before)
-
-
-def _mode_of_new(model: Path) -> int:
-    """The rights that a new file beside the model may have: those of its group only where that is the new file's, too."""
-    rights, folder = rights_of(model), model.parent.stat()
-    mode = stat.S_IMODE(rights.mode)
-    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
-    alike = rights.group == group and rights.acls[0] is None  # with an ACL the mode's bits are its mask
-    return mode if alike else mode & ~0o070 | (mode & 0o007) << 3
 
 
 def _not_compacted(table: Place, why: str) -> LoaderError:

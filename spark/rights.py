@@ -96,11 +96,26 @@ def make_alike(file: int, model: Path) -> None:
             os.setxattr(file, _ACLS[0], _by_name(rights, found.st_uid, found.st_gid))
             return  # it has set the mode, too, whose group bits are the ACL's mask now
         if found.st_gid != rights.group:
-            mode = mode & ~0o070 | (mode & 0o007) << 3  # our group's members are others to the model
+            mode = _of_another_group(mode)
     with contextlib.suppress(OSError):
         _set_acl(file, _ACLS[0], acl)
     with contextlib.suppress(OSError):
         os.fchmod(file, mode)
+
+
+def mode_beside(model: Path) -> int:
+    """The mode that a new file beside the model may have: what the model gives its group only where that is the new file's,
+    too. Raises OSError."""
+    rights, folder = rights_of(model), model.parent.stat()
+    mode = stat.S_IMODE(rights.mode)
+    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
+    alike = rights.group == group and rights.acls[0] is None  # with an ACL the mode's bits are its mask
+    return mode if alike else _of_another_group(mode)
+
+
+def _of_another_group(mode: int) -> int:
+    """For a file whose group's members are others to the model."""
+    return mode & ~0o070 | (mode & 0o007) << 3
 
 
 def _by_name(rights: Rights, user: int, group: int) -> bytes:
@@ -117,9 +132,7 @@ def _by_name(rights: Rights, user: int, group: int) -> bytes:
     if group != rights.group:
         named = (_GROUP, rights.group)
         entries[named] = entries.get(named, 0) | entries[_OWN_GROUP]
-        entries[_OWN_GROUP] = entries[
-            _OTHERS
-        ]  # what they were to the model; but some may be of a group that reads less
+        entries[_OWN_GROUP] = entries[_OTHERS]  # so they were to the model; but some may be of a group that reads less
         for tag, of in entries:
             if tag == _GROUP:
                 entries[_OWN_GROUP] &= entries[tag, of]

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from ..client.background import to_the_end
+from ..client.background import take_each
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
@@ -540,7 +540,7 @@ class Supervisor:
         try:
             killed = await self._pool.stop(WORKER_STOP_MS)
             self.acted()
-            await to_the_end(
+            await take_each(
                 self._sealing.end,
                 self._leave_group,
                 lambda: self._loader.stop(self._not_loaded(), self._forced, loaded_for_s),
@@ -622,4 +622,4 @@ class Supervisor:
         """End what was started, in any state of a start, the newest first, whatever one of them raises."""
         ends = self._to_end[::-1]
         self._to_end.clear()
-        await to_the_end(*ends)
+        await take_each(*ends)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from operator import is_
 from typing import Any, cast
 
 from .api import BatchResult, Handler
@@ -53,17 +52,17 @@ def _handed(messages: list[Message]) -> HandedList:
 
 
 def _settled(batch: list[Message], messages: HandedList, result: object) -> object:
-    if result is None or (result.__class__ is list and _same(batch, messages)):  # the usual ones
+    if result is None or (result.__class__ is list and messages.is_unchanged()):  # the usual ones
         return result
-    return in_order(batch, (batch,), (messages,), result)
+    return in_order(batch, (messages,), result)
 
 
-def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[HandedList], result: object) -> object:
-    """What a batch handler returned that was `given` its lists, of the messages, their bodies, or both, and `left` them so.
-    Raises RowError where it goes by the order of the messages, and they have other places."""
+def in_order(batch: list[Message], left: Sequence[HandedList], result: object) -> object:
+    """What a batch handler returned that `left` its lists so: of the messages, their bodies, or both. Raises RowError where
+    it goes by the order of the messages, and they have other places."""
     if isinstance(result, BatchResult):
         result = _made(result)
-    if all(map(_same, given, left)) or isinstance(result, BaseException):
+    if all(own.is_unchanged() for own in left) or isinstance(result, BaseException):
         return result
     result = _kept(left, result)
     if all(own.in_place() for own in left):
@@ -72,7 +71,7 @@ def in_order(batch: list[Message], given: Sequence[list[Any]], left: Sequence[Ha
 
     found = batch_results(batch, result) if isinstance(result, BatchResult) else result
     if len(batch) > 1 and _by_place(result, found):
-        raise _of_moved(len(given))
+        raise _of_moved(len(left))
     return found
 
 
@@ -100,11 +99,6 @@ def _of_rows(result: BatchResult, rows: list[Any]) -> BatchResult:
     made = copy.copy(result)
     made.rows = rows
     return made
-
-
-def _same(given: list[Any], left: list[Any]) -> bool:
-    # Not by ==, which runs the code of what a handler put there; and a copy's iteration does not note what is taken.
-    return len(given) == len(left) and all(map(is_, given, left.copy()))
 
 
 def _by_place(result: object, found: object) -> bool:

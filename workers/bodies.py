@@ -545,7 +545,7 @@ def _batch(
     from .batch_lists import in_order
     from .calls import batch_results, raise_if_of_all, raise_if_ours
 
-    def sorted_out(messages: list[Message], pid: int) -> tuple[list[object], list[Message], tuple[list[Any], ...]]:
+    def sorted_out(messages: list[Message], pid: int) -> tuple[list[object], list[Message], list[HandedList]]:
         """A result for each message that does not fit, None for the others; those messages, and the arguments for them."""
         results: list[object] = []
         fitting: list[Message] = []
@@ -559,16 +559,12 @@ def _batch(
             else:
                 fitting.append(message)
                 results.append(None)
-        return results, fitting, (fitting, bodies) if with_message else (bodies,)
+        return results, fitting, [*map(HandedList, (fitting, bodies) if with_message else (bodies,))]
 
     def put_together(
-        results: list[object],
-        fitting: list[Message],
-        given: Sequence[list[Any]],
-        left: Sequence[HandedList],
-        result: object,
+        results: list[object], fitting: list[Message], left: Sequence[HandedList], result: object
     ) -> object:
-        result = None if result is None else in_order(fitting, given, left, result)
+        result = None if result is None else in_order(fitting, left, result)
         if len(fitting) == len(results):
             return result
         own = iter(batch_results(fitting, result))
@@ -585,10 +581,9 @@ def _batch(
 
         async def awaited(messages: list[Message]) -> object:
             pid = os.getpid()
-            results, fitting, given = sorted_out(messages, pid)
-            own = [*map(HandedList, given)]
+            results, fitting, own = sorted_out(messages, pid)
             try:
-                return put_together(results, fitting, given, own, await function(*own) if fitting else None)
+                return put_together(results, fitting, own, await function(*own) if fitting else None)
             except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
                 raise_if_ours(error)
                 return failed(results, error, pid)
@@ -597,10 +592,9 @@ def _batch(
 
     def call(messages: list[Message]) -> object:
         pid = os.getpid()
-        results, fitting, given = sorted_out(messages, pid)
-        own = [*map(HandedList, given)]
+        results, fitting, own = sorted_out(messages, pid)
         try:
-            return put_together(results, fitting, given, own, function(*own) if fitting else None)
+            return put_together(results, fitting, own, function(*own) if fitting else None)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             return failed(results, error, pid)
 

@@ -101,13 +101,12 @@ class OneByOne(HandedList):
 
     def __init__(self, messages: Sequence[Message], offsets: Sequence[int], cell: CellView) -> None:
         super().__init__(messages)
-        self._messages = messages
         self._offsets = offsets
         self._cell = cell
 
     def __iter__(self) -> Iterator[Message]:
         cell, items = self._cell, super().__iter__()
-        for first, offset, message in zip(self._messages, self._offsets, items, strict=False):
+        for first, offset, message in zip(self._handed, self._offsets, items, strict=False):
             cell[TAKEN] = offset + 1 if message is first else self._takens.get(id(message), 0)
             yield message
         for message in items:  # the list has grown
@@ -124,7 +123,7 @@ class OneByOne(HandedList):
     @cached_property
     def _takens(self) -> dict[int, int]:
         """By message, what its being taken is noted as."""
-        return {id(message): offset + 1 for message, offset in zip(self._messages, self._offsets, strict=True)}
+        return {id(message): offset + 1 for message, offset in zip(self._handed, self._offsets, strict=True)}
 
 
 # --- what a batch handler raised or returned ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from operator import is_
 from struct import Struct
 from types import MappingProxyType
 from typing import Any, ClassVar, Final
@@ -338,6 +339,10 @@ class HandedList(list[Any]):
         elif self._places.get(id(replaced), index) != index or self._places.get(id(value), index) != index:
             at = slice(index, None)
             self.moved = self.moved or self._elsewhere(at, (replaced,)) or self._elsewhere(at, (value,))
+
+    def is_unchanged(self) -> bool:
+        # Not by ==, which runs the code of what a handler put there; and a copy's iteration does not note what is taken.
+        return len(self) == len(self._handed) and all(map(is_, self._handed, self.copy()))
 
     def in_place(self) -> bool:
         """Items were replaced at most, as each body by what was made of it: none is at another's place, nor was before."""

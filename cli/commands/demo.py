@@ -31,7 +31,7 @@ from ...client.access import Access
 from ...client.outgoing import OutgoingMessage
 from ...client.sync import SyncProducer
 from ...conf.segment_format import OPEN_DIR, PLAN_DIR, READY_DIR
-from ...conf.sources import ENV_PREFIX
+from ...conf.sources import environment_name
 from ...durable.files import try_lock
 from ...remoting.errors import RocketcrewError, UsageError
 from ...spark.needs import installed_version
@@ -56,7 +56,7 @@ PACKAGES_SQL = """
 SELECT package, count(*) AS functions, round(avg(complexity), 2) AS average, max(complexity) AS most
 FROM latest GROUP BY package ORDER BY sum(complexity) DESC LIMIT 10
 """
-_OF_CLUSTERS = tuple(f"{ENV_PREFIX}{section}_" for section in ("CLUSTER", "SECURITY", "BROKER"))
+_OF_CLUSTERS = tuple(map(environment_name, ("cluster.", "security.", "broker.")))
 """Variables that say how to reach another cluster than the demo's own."""
 LIGHT_JVM = 'spark.conf={"spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"}'
 """For some thousand rows Java's start is most of the work: its light compiler halves it."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 
-from ...client.background import to_the_end
+from ...client.background import take_each
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.remoting_client import Remoting
@@ -188,7 +188,7 @@ class GroupMember:
         """Sign off from every broker, so that the group rebalances at once, and close."""
         self._disarm()
         traces = () if self._traces is None else (self._traces.close,)
-        await to_the_end(*traces, self._sign_off, self.kill)
+        await take_each(*traces, self._sign_off, self.kill)
 
     async def _sign_off(self) -> None:
         await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
@@ -199,7 +199,7 @@ class GroupMember:
         self._pulls.cancel()
         for task in list(self._tasks):
             task.cancel()
-        await to_the_end(self._look_ups.kill, self._cluster.close, self._remoting.close)
+        await take_each(self._look_ups.kill, self._cluster.close, self._remoting.close)
 
     def _disarm(self) -> None:
         self._heartbeats.disarm()

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from rocketcrew.client.background import to_the_end
+from rocketcrew.client.background import take_each
 
 
 async def test_each_step_of_an_end_is_taken_whatever_another_raises() -> None:
@@ -25,9 +25,9 @@ async def test_each_step_of_an_end_is_taken_whatever_another_raises() -> None:
         raise asyncio.CancelledError
 
     with pytest.raises(ValueError, match="of the second step"):
-        await to_the_end(fine, fails, fine)
+        await take_each(fine, fails, fine)
     with pytest.raises(asyncio.CancelledError):
-        await to_the_end(cancelled, fine)
+        await take_each(cancelled, fine)
     assert taken == ["fine", "fails", "fine", "cancelled", "fine"]
 
 
@@ -44,11 +44,11 @@ async def test_a_cancellation_comes_out_whatever_other_steps_raise_and_else_the_
         return step
 
     with pytest.raises(asyncio.CancelledError):
-        await to_the_end(cancelled, fails("later"))
+        await take_each(cancelled, fails("later"))
     with pytest.raises(asyncio.CancelledError):
-        await to_the_end(fails("before"), cancelled)
+        await take_each(fails("before"), cancelled)
     with pytest.raises(ValueError, match=r"^first$"):
-        await to_the_end(fails("first"), fails("second"))
+        await take_each(fails("first"), fails("second"))
     said = capsys.readouterr().err
     assert [what in said for what in ("ValueError: later", "ValueError: before", "ValueError: second")] == [True] * 3
     assert "ValueError: first" not in said

@@ -305,16 +305,22 @@ def test_what_is_not_under_way_of_what_the_group_was_found_behind_is_owed(make: 
     assert bench.core.assigning.leaving.uncommitted() == {handle: 2}
 
 
+def with_a_long_message(make: Make) -> tuple[Bench, int]:
+    """Up to 2 all is committed, and 2 outlasts any deadline."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    bench.found(handle, [2])
+    assert len(bench.dispatched()) == 1
+    bench.pass_ms(1)
+    return bench, handle
+
+
 @pytest.mark.parametrize("doubt_first", [True, False])
 def test_a_queue_that_is_restarted_in_doubt_with_a_long_message_tells_the_broker_what_that_forgot(
     make: Make, doubt_first: bool
 ) -> None:
     """Nothing new was finished, and the last commit never came: behind the message all was run again."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    bench.found(handle, [2])
-    assert len(bench.dispatched()) == 1  # and outlasts the deadline
-    bench.pass_ms(1)
+    bench, handle = with_a_long_message(make)
     for step in (lost, restarts) if doubt_first else (restarts, lost):
         step(bench)
     for at in (0, -1):
@@ -331,11 +337,7 @@ def test_a_queue_that_ends_in_doubt_before_the_next_persist_tells_the_broker_wha
     make: Make, ends: Callable[[Bench], None]
 ) -> None:
     """The deadline came before: the group stayed where the broker was, and all of the queue was run again."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    bench.found(handle, [2])
-    assert len(bench.dispatched()) == 1  # and outlasts the deadline
-    bench.pass_ms(1)
+    bench, handle = with_a_long_message(make)
     lost(bench)
     ends(bench)
     bench.pass_ms(CUT_SHORT_MS - 1)
