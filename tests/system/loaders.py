@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -40,8 +39,7 @@ class Loaders:
     def seal(self, *records: Record) -> None:
         """A worker seals a segment; of a record that was handled before, the first run counts."""
         self._sealed += 1
-        path = write_segment(self.staging, "w", self._sealed, [records])
-        os.utime(path, (self._sealed, self._sealed))
+        write_segment(self.staging, "w", self._sealed, [records], sealed_s=self._sealed)
         for record in records:
             self.records.setdefault((record.topic, record.queue_id, record.offset), record)
 

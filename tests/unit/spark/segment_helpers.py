@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from rocketcrew.conf.segment_format import (
     segment_name,
 )
 from rocketcrew.durable.facts import facts_to_text
+from rocketcrew.durable.files import write_atomically
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, OUTCOMES_VERSION, SETTLED, Outcomes
 from rocketcrew.spark.arrow_writer import ArrowWriter
@@ -84,15 +86,18 @@ def write_segment(
     flushes: Iterable[Sequence[Record]],
     columns: Sequence[tuple[str, pa.DataType]] = (),
     version: object = FORMAT_VERSION,
+    sealed_s: float | None = None,
 ) -> Path:
     """Write and seal one segment, a record batch for each flush; returns its path in ready/.
 
-    As a worker does: records of a flush that have no rows are named with those that have, unless none has.
+    As a worker does: records of a flush that have no rows are named with those that have, unless none has; and the file
+    comes into ready/ whole, by one rename, for a loader that runs takes what lies there. `sealed_s`: its modification time.
     """
     path = staging / "ready" / segment_name(worker, seq)
     path.parent.mkdir(parents=True, exist_ok=True)
+    open_path = staging / path.name
     schema = segment_schema(columns, version)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with pa.OSFile(str(open_path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
         for flush in flushes:
             rows = [row for record in flush for row in rows_of(record)]
             if rows:
@@ -102,7 +107,9 @@ def write_segment(
                     finished.add(key, record.offset, record.offset + 1)
                 noted = {META_BATCH_OUTCOMES: finished.to_json()}
                 writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema), custom_metadata=noted)
-    return path
+    if sealed_s is not None:
+        os.utime(open_path, (sealed_s, sealed_s))
+    return open_path.rename(path)
 
 
 def read_table(
@@ -129,7 +136,7 @@ def settle(staging: Path, *ranges: tuple[str, str, str, int, int, int]) -> None:
     settled = OffsetSet.of((QueueKey(*one[:4]), IntervalSet.of([one[4:]])) for one in ranges)
     path = staging / "outcomes" / f"{time.time_ns():020d}-settled.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(facts_to_text(Outcomes.of([(SETTLED, settled)])))
+    write_atomically(path, facts_to_text(Outcomes.of([(SETTLED, settled)])), durable=False)
 
 
 def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: str = "filtered") -> None:
@@ -137,7 +144,7 @@ def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: 
     noted = OffsetSet.of((QueueKey(*one[:4]), IntervalSet.of([one[4:]])) for one in ranges)
     path = staging / "outcomes" / f"{name}.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(facts_to_text(Outcomes.of([(FILTERED, noted)])))
+    write_atomically(path, facts_to_text(Outcomes.of([(FILTERED, noted)])), durable=False)
 
 
 def notes_to_json(notes: Outcomes) -> str:

@@ -88,7 +88,7 @@ def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path: Path) -> None:
 def test_segments_come_in_the_order_of_sealing(tmp_path: Path, segments: Any) -> None:
     staging = Staging(tmp_path)
     for worker, seq, sealed_s in (("a", 1, 30), ("b", 1, 10), ("a", 0, 20), ("c", 0, 20)):
-        os.utime(segments.write_segment(tmp_path, worker, seq, []), (sealed_s, sealed_s))
+        segments.write_segment(tmp_path, worker, seq, [], sealed_s=sealed_s)
     (staging.ready / ".draft").touch()
     ready = staging.list_ready()
     assert [file.path.name for file in ready] == [
