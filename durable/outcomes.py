@@ -47,8 +47,6 @@ from typing import Any, Final
 from .intervals import IntervalSet, OffsetSet, QueueKey
 
 OUTCOMES_VERSION: Final = 1
-UNDELIVERED_VERSION: Final = 2
-"""Of what has `undelivered`: a program that knows version 1 alone would take that kind for damage."""
 ROWS, NO_ROWS, FILTERED, SENT_BACK, DEAD_LETTER = "rows", "no_rows", "filtered", "sent_back", "dead_letter"
 UNDELIVERED: Final = "undelivered"
 RECOVERED: Final = "recovered"
@@ -171,7 +169,7 @@ class DamagedOutcomesError(ValueError):
 class BatchOutcomes:
     """What a batch of the table's ledger holds, or several: how many rows they brought, and the outcomes noted with them.
 
-    `rows` None: some batch among them is of before outcomes were kept.
+    `rows` None: the outcomes of some batch among them are gone.
     """
 
     rows: int | None
@@ -179,10 +177,8 @@ class BatchOutcomes:
 
     def pack(self) -> bytes:
         """As it is stored in the ledger: compressed JSON of short numbers, without a time in it."""
-        version = UNDELIVERED_VERSION if UNDELIVERED in self.outcomes.kinds else OUTCOMES_VERSION
-        text = json.dumps(
-            {"version": version, "rows": self.rows, "outcomes": self.outcomes.to_json()}, separators=(",", ":")
-        )
+        told = {"version": OUTCOMES_VERSION, "rows": self.rows, "outcomes": self.outcomes.to_json()}
+        text = json.dumps(told, separators=(",", ":"))
         return gzip.compress(text.encode(), 6, mtime=0)
 
     @classmethod
@@ -191,7 +187,7 @@ class BatchOutcomes:
         try:
             data: dict[str, Any] = json.loads(gzip.decompress(packed))
             version = data["version"]
-            if version in (OUTCOMES_VERSION, UNDELIVERED_VERSION):
+            if version == OUTCOMES_VERSION:
                 rows = data["rows"]
                 return cls(None if rows is None else int(rows), Outcomes.from_json(data["outcomes"]))
         except (
@@ -205,16 +201,4 @@ class BatchOutcomes:
             RecursionError,
         ) as error:
             raise DamagedOutcomesError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
-        raise ValueError(f"version {version!r}, this program knows {UNDELIVERED_VERSION}")
-
-
-def notes_from_json(text: bytes) -> Outcomes:
-    """What earlier versions wrote: kept.json, and a supervisor's notes before there were files of facts (facts.py). Raises
-    ValueError for anything else."""
-    try:
-        data: dict[str, Any] = json.loads(text)
-        if data["version"] != OUTCOMES_VERSION:
-            raise ValueError(f"version {data['version']!r}, this program knows {OUTCOMES_VERSION}")
-        return Outcomes.from_json(data["outcomes"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"not a list of outcomes: {type(error).__name__}: {error}") from None
+        raise ValueError(f"version {version!r}, this program knows {OUTCOMES_VERSION}")

@@ -151,7 +151,6 @@ class Loader:
         deleted or swapped under us, and going on would hide which records are missing.
         """
         self._known_batch = known_batch
-        self._staging.take_back()
         self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()
@@ -455,7 +454,8 @@ class Loader:
         self._on_point("job_done")
         job_s = time.monotonic() - begun - stage_s
         self.progress.enter(COMMITTING, begun + stage_s + job_s)
-        noted, files = self._staging.take_outcomes(plan)
+        self._staging.set_damaged_aside()
+        noted = self._staging.facts_of(plan)
         before = state.epochs
         epochs = {**before, **{key.in_epoch(0): key.epoch for key in plan.epochs}}
         accounts, outcomes, sure = self._accounts(plan, state)
@@ -484,8 +484,6 @@ class Loader:
         self._staging.mark_done(plan.id)
         self._on_point("done_marked")
         self._gaps.leave(plan.id, noted, accounts.loaded, sure, epochs)
-        for file in files:
-            file.unlink(missing_ok=True)
         self._on_point("left")
         self._finish(plan)
         self._on_point("finished")

@@ -9,10 +9,9 @@ Merged files cover the numbers from the lowest up without a hole, so a commit's 
 above all of them. A merged file is on the disk under its name before the first of its parts is deleted: whoever dies leaves
 parts that nobody reads, and the next pass deletes them.
 
-There is no lock. A commit of before outcomes were has no file, so a file that was merged away must not look like one that
-never was: who lists the commits' own files looks at the merged ones again after it, and begins anew when they have changed.
-So two loaders that merge the same parts write the same file, or one of them writes none. A reader that finds a listed part
-gone lists anew.
+There is no lock. A file that was merged away must not look like one that somebody has deleted: who lists the commits' own
+files looks at the merged ones again after it, and begins anew when they have changed. So two loaders that merge the same
+parts write the same file, or one of them writes none. A reader that finds a listed part gone lists anew.
 
 A damaged file would keep its group from being merged, and so all above it, for merged files have no hole between them: the
 files of a table would grow for ever. So a merge sets it aside under the other name, and writes one of the top level in its
@@ -45,7 +44,7 @@ LEVEL_MAX: Final = 2
 SPAN: Final = FAN**LEVEL_MAX
 """Commits of one file of the top level."""
 GROUPS_A_PASS_MAX: Final = 8
-"""Merges of one pass, so that a table of before, with many files, holds up no commit for long."""
+"""Merges of one pass, so that many files that wait, as after damage, hold up no commit for long."""
 FORGOTTEN_PIECES_MAX: Final = 1024
 """Intervals of one queue that are kept of what was forgotten, the highest ones. Joined, they would name what nobody did."""
 DRAFT_S: Final = 3600.0
@@ -53,7 +52,7 @@ DRAFT_S: Final = 3600.0
 READS_MAX: Final = 5
 """Listings of one reading, each because a part was merged away under it."""
 UNKNOWN: Final = BatchOutcomes(None, Outcomes())
-"""Of a commit of before outcomes were, or of batches whose file was damaged."""
+"""Of a commit whose file is gone, or of batches whose file was damaged."""
 _FORGOTTEN_LEVEL: Final = LEVEL_MAX + 1
 _DAMAGED_LEVEL: Final = -1
 _NAME: Final = re.compile(rf"(\d+)-(\d+)\.(\d+|forgotten){re.escape(SUFFIX)}")
@@ -130,7 +129,7 @@ class OutcomeLevels:
         raise self._restless()
 
     def read(self, above: int = 0) -> list[BatchOutcomes]:
-        """All outcomes that are kept; rows None: of commits of before outcomes were. Raises LoaderError.
+        """All outcomes that are kept; rows None: of batches whose outcomes are gone. Raises LoaderError.
 
         `above`: only of batches with higher numbers; a merged file that has one of them is read whole.
         """

@@ -445,7 +445,7 @@ def _queue(
         (Fate.QUARANTINED, aside - loaded),
         (Fate.RECOVERED, noted[RECOVERED]),
         (Fate.FORGOTTEN, noted[FORGOTTEN]),
-        # A batch of before outcomes were noted: nothing can be said of its records without rows.
+        # The outcomes of some batch are gone: nothing can be said of its records without rows.
         (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, not_committed),
         # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.

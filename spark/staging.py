@@ -6,16 +6,11 @@
                                   Read BEFORE ready/ is listed: what is settled has its rows in what is listed then, or in
                                   the table
     outcomes/<plan id>.left       the loader's: what facts that a table has say of records that it has not (gaps.py)
-    outcomes/<name>.json          notes as earlier versions wrote them, again and again until the loader took them, by
-                                  renaming the file to <name>.taken
-    settled.json, kept.json       of earlier versions: what is settled, and what is left. Deleted once a newer file of what
-                                  is left contains them
     plan/<id>.json                a frozen plan. Its rename into place is what freezes it
     plan/<id>.done                the same file once the table has the plan's rows: only deletions are left
     plan/<id>.staged/             the plan's rows as Parquet, made anew whenever the plan is run
     plan/lock                     flock: one loader per folder
     bad/<name>, bad/<name>.reason.json   what could not be loaded, and why; never deleted by us
-                                  Facts that can be read go back to outcomes/: an earlier version could not
     loader.json                   the loader's status (status.py)
 
 Nothing here decides anything; what may be done when is the business of loader.py.
@@ -26,28 +21,23 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import count
 from pathlib import Path
-from typing import Final
 
 from ..conf.segment_format import (
     BAD_DIR,
     EPOCH_FILE,
-    KEPT_FILE,
     OPEN_DIR,
     OUTCOMES_DIR,
     PLAN_DIR,
     READY_DIR,
     REASON_SUFFIX,
     SEGMENT_NAME,
-    SETTLED_FILE,
     ready_files,
 )
-from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text
 from ..durable.files import (
     files_with,
     make_folders,
@@ -58,7 +48,7 @@ from ..durable.files import (
     write_atomically,
 )
 from ..durable.intervals import OffsetSet
-from ..durable.outcomes import Outcomes, notes_from_json
+from ..durable.outcomes import Outcomes
 from .epochs import NO_REQUEST, EpochRequest
 from .errors import BadSegmentError, LoaderError, unusable
 from .plan import Plan, SegmentFacts, plan_from_json, plan_to_json
@@ -66,14 +56,6 @@ from .segments import read_facts
 
 LOCK_WAIT_S = 5.0
 LOCK_POLL_S = 0.05
-
-_SET_ASIDE: Final = re.compile(
-    rf"(?P<stem>[^.].*)(?P<suffix>{re.escape(FACTS_SUFFIX)}|{re.escape(LEFT_SUFFIX)})(?:\.\d+)?", re.DOTALL
-)
-"""The name of a file of facts, or of what is left, in bad/."""
-
-Reader = Callable[[bytes], Outcomes]
-"""Of a file with notes. Raises ValueError for a damaged one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,60 +154,15 @@ class Staging:
         found = self.facts() if plan.facts else {}
         return Outcomes.union(found[name] for name in plan.facts if name in found)
 
-    def take_outcomes(self, plan: Plan) -> tuple[Outcomes, list[Path]]:
-        """What the plan's facts say and what notes of earlier versions do, and the files of these to delete once the table
-        has it; damaged files of both kinds go to bad/.
-
-        An earlier version may write a note once more just after it was renamed: then with all that was in it, and joining
-        sets twice changes nothing.
-        """
-        self._set_damaged_aside([(path, facts_from_bytes) for path in self._named(FACTS_SUFFIX, LEFT_SUFFIX)])
-        for path in self._named(".json"):
-            path.replace(path.with_suffix(".taken"))
-        notes: list[Outcomes] = []
-        taken: list[Path] = []
-        for path in self._named(".taken"):
-            try:
-                notes.append(notes_from_json(path.read_bytes()))
-                taken.append(path)
-            except ValueError as error:
-                self._set_aside(path, str(error), OffsetSet())
-        return Outcomes.union([self.facts_of(plan), *notes]), taken
-
-    def take_back(self) -> None:
-        """Files of facts, and of what is left, that lie in bad/ and can be read: an earlier version has set them aside, as it
-        did not know theirs. Taken once more they change nothing."""
-        for reason in sorted(self.bad.glob(f"*{REASON_SUFFIX}")):
-            path = self.bad / reason.name.removesuffix(REASON_SUFFIX)
-            named = _SET_ASIDE.fullmatch(path.name)
-            if named is None:
-                continue
-            try:
-                facts_from_bytes(path.read_bytes())
-            except (ValueError, FileNotFoundError):
-                continue
-            names = (f"{named['stem']}.back{number}{named['suffix']}" for number in count())
-            back = next(name for name in names if not (self.outcomes / name).exists())
-            path.rename(self.outcomes / back)  # a name that no plan has: it would delete it without having taken it
-            reason.unlink()
-
     def set_damaged_aside(self) -> None:
         """Files that say what became of records, or what is settled, and cannot be read: they go to bad/."""
-        sealed = self._named(FACTS_SUFFIX, LEFT_SUFFIX)
-        self._set_damaged_aside([*((path, facts_from_bytes) for path in sealed), *self._old()])
-
-    def _set_damaged_aside(self, readers: Iterable[tuple[Path, Reader]]) -> None:
-        for path, read in readers:
+        for path in self._named(FACTS_SUFFIX, LEFT_SUFFIX):
             try:
-                read(path.read_bytes())
+                facts_from_bytes(path.read_bytes())
             except FileNotFoundError:
                 continue
             except ValueError as error:
                 self._set_aside(path, str(error), OffsetSet())
-
-    def _old(self) -> list[tuple[Path, Reader]]:
-        """What earlier versions wrote in place of files of what is left."""
-        return [(self.root / SETTLED_FILE, settled_from_json), (self.root / KEPT_FILE, notes_from_json)]
 
     def note(self, name: str, outcomes: Outcomes) -> None:
         """Have the next batch take these outcomes too: those of a segment that is deleted without one."""
@@ -233,27 +170,18 @@ class Staging:
             write_atomically(self.outcomes / f"{name}{FACTS_SUFFIX}", facts_to_text(outcomes), durable=True)
 
     def noted(self) -> tuple[tuple[str, ...], Outcomes]:
-        """The names of all files of facts, and what these, other notes and what is left say that is not folded into the
-        loaded set; only looks. Damaged files are passed over. What is settled has its rows in what is listed in ready/ after
-        this, or in the table."""
-        notes = self._read_old([*self._old(), *((path, notes_from_json) for path in self._named(".json", ".taken"))])
-        notes |= self._look()
+        """The names of all files of facts, and what these and what is left say that is not folded into the loaded set; only
+        looks. Damaged files are passed over. What is settled has its rows in what is listed in ready/ after this, or in the
+        table."""
+        notes = self._look()
         if notes != self._union[0]:
             self._union = notes, Outcomes.union(notes.values())
         return tuple(path.name for path in notes if path.suffix == FACTS_SUFFIX), self._union[1]
 
     def left(self) -> dict[Path, Outcomes]:
-        """The files with what earlier commits left, also those of earlier versions; only looks. Damaged ones are passed
-        over. There are several after a take-over, or a kill."""
-        left = {path: one for path, one in self._look().items() if path.suffix == LEFT_SUFFIX}
-        return self._read_old(self._old()) | left
-
-    def _read_old(self, readers: Iterable[tuple[Path, Reader]]) -> dict[Path, Outcomes]:
-        found: dict[Path, Outcomes] = {}
-        for path, read in readers:
-            with contextlib.suppress(ValueError, FileNotFoundError):
-                found[path] = read(path.read_bytes())
-        return found
+        """The files with what earlier commits left; only looks. Damaged ones are passed over. There are several after a
+        take-over, or a kill."""
+        return {path: one for path, one in self._look().items() if path.suffix == LEFT_SUFFIX}
 
     def leave(self, plan_id: str, left: Outcomes, before: Mapping[Path, Outcomes]) -> None:
         """Have `left`, which is in the table's outcomes as far as it says what became of records, for the next plans; then
@@ -268,7 +196,7 @@ class Staging:
 
     def was_loaded(self) -> bool:
         """Whether a commit has taken something from here, of whatever table."""
-        return bool(self._named(LEFT_SUFFIX)) or (self.root / KEPT_FILE).exists()
+        return bool(self._named(LEFT_SUFFIX))
 
     def unloaded_names(self) -> set[str]:
         """The segments that are sealed or still open: all that workers have written and the table does not have yet."""
@@ -385,7 +313,7 @@ class Staging:
                 if told.get("apart"):
                     apart.append(file)
                     continue
-                found = OffsetSet.from_json(told.get("records", told["held"]))
+                found = OffsetSet.from_json(told["records"])
             if found:
                 records.append(found)
             else:

@@ -58,8 +58,6 @@ class Sealing:
         self._files = FactFiles(slot.segments, slot.key_group, calls) if wanted else None
         self._one_at_a_time = asyncio.Lock()
         self._refused = False
-        self._forgotten = False
-        """Once the first file is sealed."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -95,14 +93,7 @@ class Sealing:
 
     async def _write(self) -> bool:
         """Who waits for it may be cancelled: its thread goes on, and so the next one has to wait for that."""
-        return await asyncio.shield(self._write_alone())
-
-    async def _write_alone(self) -> bool:
-        written = await self._write_noted()
-        if written and not self._forgotten:
-            self._forgotten = True
-            self._slot.forget_taken_settled()
-        return written
+        return await asyncio.shield(self._write_noted())
 
     async def _write_noted(self) -> bool:
         async with self._one_at_a_time:

@@ -391,7 +391,7 @@ class Supervisor:
         lost = state.forget_pending()
         recovered = state.recovered()
         self.core.recover(recovered, state.sent())
-        self.core.state.outcomes.recovered(state, self._settled.offsets, self._settled.unsure)
+        self.core.state.outcomes.recovered(state, self._settled)
         self._journal = JournalFile(
             self._slot.journal, state, self.settings.supervisor.journal_max_mib << 20, forgets=self._count_cells_anew
         )

@@ -33,17 +33,15 @@ import structlog
 from ..conf.segment_format import (
     BAD_DIR,
     EPOCH_FILE,
-    KEPT_FILE,
     LEDGER_AT,
     OPEN_DIR,
     OUTCOMES_DIR,
     PLAN_DIR,
     READY_DIR,
     SEGMENT_NAME,
-    SETTLED_FILE,
     segment_name,
 )
-from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes, facts_to_text, settled_from_json
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes
 from ..durable.files import (
     CALLS,
     FileCalls,
@@ -56,7 +54,7 @@ from ..durable.files import (
 )
 from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
-from ..durable.outcomes import SETTLED, Outcomes
+from ..durable.outcomes import SETTLED
 from ..durable.room import NO_ROOM, unusable
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
@@ -80,9 +78,6 @@ JOURNAL_FILE = "journal"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
-TAKEN_SETTLED = "settled-*.json"
-"""In the slot: settled.json of earlier versions, a file of facts by now. It also says of which queues these may have sent
-offsets before their notes were on the disk, so it stays until `recovered` is sealed: a start may fail."""
 CLIENTS_FOLDER = "clients"
 TURN_TRIES = 40
 TURN_PAUSE_S = 0.05
@@ -91,15 +86,6 @@ CLIENTS_LOOKED_AT_MAX = 4096
 NAME_CHARACTERS_MAX = 200
 
 log = structlog.get_logger("rocketcrew.slot")
-
-
-@dataclass(slots=True)
-class Settled:
-    """What is settled, as files of facts say: their notes were sealed with that or before."""
-
-    offsets: dict[MessageQueue, Intervals]
-    unsure: set[MessageQueue]
-    """Of these an earlier version may have sent offsets before its notes were on the disk."""
 
 
 @dataclass(slots=True)
@@ -129,15 +115,6 @@ class Slot:
     def table(self) -> Path:
         """Where the loader puts results unless `spark.target` says otherwise: shared by the slots of a group."""
         return self.path.parent / "table"
-
-    def taken_settled(self) -> list[Path]:
-        """The files of earlier versions that `adopt` has taken, until what follows from them is sealed."""
-        return sorted(self.path.glob(TAKEN_SETTLED))
-
-    def forget_taken_settled(self) -> None:
-        """What follows from them is sealed."""
-        for path in self.taken_settled():
-            path.unlink(missing_ok=True)
 
     def sealed_tokens(self) -> set[tuple[str, int]]:
         """(worker id, sequence number) of every sealed segment that is still there."""
@@ -226,11 +203,12 @@ def slot_mode(master: str) -> int:
     return PRIVATE if master.startswith("local") else 0o777
 
 
-def adopt(slot: Slot, told: dict[str, str] | None = None) -> tuple[JournalState, Settled, list[str]]:
-    """The state of this slot joined with that of every other slot that nobody holds; what is settled there; and the names
-    of those slots. `told` gets those that cannot be taken over, with the reason."""
+def adopt(
+    slot: Slot, told: dict[str, str] | None = None
+) -> tuple[JournalState, dict[MessageQueue, Intervals], list[str]]:
+    """The state of this slot joined with that of every other slot that nobody holds; what is settled, as files of facts say;
+    and the names of those slots. `told` gets those that cannot be taken over, with the reason."""
     state = _known_for_good(slot)
-    _take_settled(slot, slot)
     adopted: list[str] = []
     told = {} if told is None else told
     for path in other_slots(slot):
@@ -248,8 +226,7 @@ def adopt(slot: Slot, told: dict[str, str] | None = None) -> tuple[JournalState,
                 path.name, told, reason=f"{error}; if `reset --reprocess` was asked for there, a new slot does not know it",
                 remedy=f"give {path} and what is in it to the user of this member, and start again",
             )  # fmt: skip
-    before = [_read_settled(path).of_kind(SETTLED) for path in slot.taken_settled()]
-    return state, Settled(by_queue([*before, *_settled_facts(slot.segments)]), set(by_queue(before))), adopted
+    return state, by_queue(_settled_facts(slot.segments)), adopted
 
 
 def other_slots(slot: Slot) -> list[Path]:
@@ -335,7 +312,6 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str
                 os.rename(path, slot.segments / PLAN_DIR / path.name)
         take_over_locks(slot.path, other.path)  # it looks at the cells, which the next line clears
         take_over_charges(slot.path, other.path)
-        _take_settled(slot, other)
         state.merge(theirs)
         known = other.journal.exists()
         if known:
@@ -392,9 +368,6 @@ def _move_sealed(slot: Slot, other: Slot, calls: FileCalls = CALLS) -> int:
     for folder in (READY_DIR, BAD_DIR) if sealed else ():
         sync_path(slot.segments / folder, calls)
     _move(slot, other, OUTCOMES_DIR, calls)
-    with contextlib.suppress(FileNotFoundError):  # as notes, which are taken once more; sets do not mind
-        kept = slot.segments / OUTCOMES_DIR / f"{time.time_ns():020d}-{os.getpid()}-kept.json"
-        calls.rename(str(other.segments / KEPT_FILE), str(kept))
     for path in sealed:
         with contextlib.suppress(FileNotFoundError):
             calls.unlink(str(path))
@@ -448,8 +421,6 @@ def _is_refused(slot: Slot, other: Slot, told: dict[str, str], *, starts: bool) 
 
 def _needs_a_start(slot: Slot, other: Slot) -> str:
     """Why a member whose loader runs cannot take what is sealed there; empty where it can."""
-    if (other.segments / SETTLED_FILE).exists() or other.taken_settled():
-        return "an earlier version has settled records there"
     request = _bytes_of(other.segments / EPOCH_FILE)
     if request is not None and request != _bytes_of(slot.segments / EPOCH_FILE):
         return "its request of `reset --reprocess` is another one than ours"
@@ -535,31 +506,6 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
                 f"{path} is not understood: {error}. Move it away, and run `rocketcrew reset --reprocess` again"
             ) from error
     write_atomically(segments / EPOCH_FILE, joined_requests(requests).to_json(), durable=True)
-
-
-def _take_settled(slot: Slot, other: Slot) -> None:
-    """Have in `slot` what an earlier version settled in `other`, if one ran there: settled.json becomes a file of facts, and
-    is kept beside. Raises UsageError for a damaged one."""
-    path = other.segments / SETTLED_FILE
-    with contextlib.suppress(FileNotFoundError):  # the loader may take it
-        facts = _read_settled(path)
-        stamp = f"{time.time_ns():020d}-{os.getpid()}"
-        text = facts_to_text(facts)
-        write_atomically(slot.segments / OUTCOMES_DIR / f"{stamp}-settled{FACTS_SUFFIX}", text, durable=True)
-        os.rename(path, slot.path / TAKEN_SETTLED.replace("*", stamp))
-    if other is not slot:
-        for path in other.taken_settled():
-            os.rename(path, slot.path / path.name)
-
-
-def _read_settled(path: Path) -> Outcomes:
-    try:
-        return settled_from_json(path.read_bytes())
-    except ValueError as error:
-        raise UsageError(
-            f"{path} is damaged ({error}): move it away to start without it. Then it is not looked for lost segments among"
-            " the records that an earlier version finished, and `rocketcrew reconcile` may not know what became of some"
-        ) from error
 
 
 def _make_folders(segments: Path) -> None:

@@ -13,11 +13,11 @@ the page. Older ones are counted (Counters), were logged by their workers, and a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ...durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
+from ...durable.intervals import Intervals, OffsetSet, QueueKey
 from ...durable.outcomes import FILTERED, NO_OFFSET_WAITS, NO_ROWS, RECOVERED, Outcomes
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
@@ -74,24 +74,14 @@ class OutcomeNotes:
         if start < end:
             self.add(kind, mq, chunk.begin_of(start), chunk.offsets[end - 1] + 1)
 
-    def recovered(
-        self,
-        journal: JournalState,
-        settled: Mapping[MessageQueue, Intervals],
-        unsure: Collection[MessageQueue] = (),
-    ) -> None:
+    def recovered(self, journal: JournalState, settled: Mapping[MessageQueue, Intervals]) -> None:
         """What the journal of a dead run says is finished above the offset: of the rest facts were sealed before it was sent.
 
         `settled` is what files of facts say is settled: notes of it were sealed with that or before. What has none has its
         rows in a segment, and to note it as recovered would hide that this segment is lost.
-        An earlier version may have sent offsets of the queues `unsure` before its notes were on the disk.
         """
         for mq, log in journal.queues.items():
-            finished = log.durable.pairs()
-            if mq in unsure and log.start >= 0:
-                finished = [*finished, (log.start, log.committed)]
-            known = settled.get(mq, Intervals()).pairs()
-            for start, end in (IntervalSet.of(finished) - IntervalSet.of(known)).pieces:
+            for start, end in (log.durable.frozen() - settled.get(mq, Intervals()).frozen()).pieces:
                 self.add(RECOVERED, mq, start, end)
 
     def take(self, group: str) -> Outcomes:

@@ -53,6 +53,6 @@ def test_and_what_is_whole_and_no_list_of_outcomes(text: str) -> None:
 
 
 def test_what_a_newer_version_wrote_is_not_damaged() -> None:
-    with pytest.raises(ValueError, match="version 3, this program knows 2") as raised:
+    with pytest.raises(ValueError, match="version 3, this program knows 1") as raised:
         BatchOutcomes.unpack(gzip.compress(json.dumps({"version": 3}).encode()))
     assert not isinstance(raised.value, DamagedOutcomesError)

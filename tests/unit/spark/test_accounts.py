@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import sys
-import tarfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,9 +12,9 @@ from typing import Any
 
 import pytest
 from loader_world import World, pieces_of
-from segment_helpers import notes_to_json
 from structlog.testing import capture_logs
 
+from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
@@ -468,9 +467,9 @@ def test_reconcile_does_not_take_passed_holes_for_loaded(world: World, segments:
 def test_notes_that_name_the_very_records_are_folded_in(world: World, segments: Any, kind: str) -> None:
     """With POP nobody settles: without them each record that has no rows would stay a hole."""
     world.seal([segments.Record(0), segments.Record(2)])
-    path = world.roots[0] / "outcomes" / "1.json"
+    path = world.roots[0] / "outcomes" / "1.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(notes_to_json(Outcomes.of([(kind, of((1, 2)))])))
+    path.write_text(facts_to_text(Outcomes.of([(kind, of((1, 2)))])))
     world.drain(world.loader())
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 3]]]
 
@@ -533,72 +532,3 @@ def test_a_commit_does_the_same_after_3000_others(world: World, segments: Any) -
         assert world.target().state().batch == batches + 2
     assert counts[0]["os.rename"]
     assert counts[0] == counts[1]
-
-
-def test_tables_and_folders_of_before_are_taken_over(world: World, segments: Any) -> None:
-    """A plan that was committed and not finished, a frozen one, notes and segments that wait (docs/table-records.md)."""
-    with tarfile.open(Path(__file__).parent / "made_before" / f"{world.format}.tar.xz") as archive:
-        archive.extractall(world.table.parent, filter="data")
-    world.segments_made = 100
-    before = world.target().state()
-    assert before.batch == 4
-    for at in (1, 0):
-        world.drain(world.loader(at))
-    world.seal([segments.Record(1000), segments.Record(90, ["again"])])
-    world.drain(world.loader())
-    rows = Counter((row[2], row[3], row[5]) for row in world.rows() if row[0] == "orders")
-    assert set(rows.values()) == {1}
-    offsets = Counter(offset for queue, offset, _ in rows if queue == 0)
-    assert sorted(offsets) == [*range(0, 60, 3), 61, 70, 71, 80, 90, 100, 1000]
-    assert set(offsets.values()) == {1}, "each record's rows once"
-    assert {value for queue, _, value in rows if queue == 1} == {"a", "b", "anew"}
-    after = world.target().state()
-    assert not before.loaded - after.loaded
-    assert {key: after.tops[key] for key in before.tops}.keys() == before.tops.keys()
-    facts, broken = table_facts(world.table, world.roots)
-    assert not broken
-    assert facts.rows == (sum(1 for _ in world.rows()),) * 2
-    assert reconcile(facts, None).fine
-    for at in (0, 1):
-        world.assert_clean(at)
-
-
-def with_settled_and_kept_files(world: World) -> None:
-    """Two members' folders and their table, as the version before facts had all that is settled (docs/table-records.md): a
-    frozen plan in the first, one that was committed and not finished in the second, kept.json in both."""
-    archive = Path(__file__).parent / "made_before" / f"settled_and_kept.{world.format}.tar.xz"
-    with tarfile.open(archive) as files:
-        files.extractall(world.table.parent, filter="data")
-    assert all((root / name).exists() for root in world.roots for name in ("settled.json", "kept.json"))
-    world.segments_made = 100
-
-
-def test_folders_with_settled_and_kept_files_are_taken_over(world: World, segments: Any) -> None:
-    with_settled_and_kept_files(world)
-    other = (*QUEUE[:3], 1)
-    for at in (1, 0):
-        world.drain(world.loader(at))
-    assert not any((root / name).exists() for root in world.roots for name in ("settled.json", "kept.json"))
-    world.seal([segments.Record(36, queue_id=1)], at=1)
-    segments.settle(world.roots[1], (*other, 20, 37))
-    world.drain(world.loader(1))
-    assert [(row[2], row[3]) for row in world.rows()] == [(0, 0), (0, 10), (0, 13), (0, 20), (0, 30), (0, 50), (1, 5),
-        (1, 15), (1, 25), (1, 36)]  # fmt: skip
-    assert world.state()["loaded"] == [[*QUEUE[:4], [0, 61]], [*other, [0, 37]]], "what was kept explains the rest"
-    facts, broken = table_facts(world.table, world.roots)
-    assert not broken
-    assert reconcile(facts, None).fine
-    for at in (0, 1):
-        world.assert_clean(at)
-
-
-def test_a_segment_that_an_earlier_version_lost_is_missed(world: World) -> None:
-    with_settled_and_kept_files(world)
-    (victim,) = (world.roots[0] / "ready").iterdir()
-    plan = next((world.roots[0] / "plan").glob("*.json"))
-    victim.rename(world.roots[0] / "lost")
-    world.seal([world.helpers.Record(70)])
-    with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 50\. "):
-        world.drain(world.loader())
-    assert not plan.exists()
-    assert (world.roots[0] / "settled.json").exists(), "nothing was loaded that says so"

@@ -216,7 +216,7 @@ def test_a_kill_of_the_supervisor_hides_no_lost_segment(world: World, segments: 
     again = take_slot(root.parent / "data", QUEUE.group)
     state, settled, _ = adopt(again)
     notes = OutcomeNotes()
-    notes.recovered(state, settled.offsets, settled.unsure)
+    notes.recovered(state, settled)
     seal(again, notes)
     world.seal([record(4)])
     with pytest.raises(LoaderError, match=r"no rows: orders broker-a 0: 1-2\. "):

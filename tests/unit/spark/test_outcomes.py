@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import random
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 from loader_world import World
-from segment_helpers import notes_to_json
 
 from rocketcrew.durable.facts import facts_from_bytes, facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -21,10 +17,8 @@ from rocketcrew.durable.outcomes import (
     NO_ROWS,
     ROWS,
     SENT_BACK,
-    UNDELIVERED,
     BatchOutcomes,
     Outcomes,
-    notes_from_json,
 )
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.plan import Plan, SegmentFacts, make_takes, plan_to_json, settled_to_fold
@@ -42,14 +36,10 @@ def one(kind: str, *pieces: tuple[int, int], queue: QueueKey = QUEUE) -> Outcome
     return Outcomes.of([(kind, OffsetSet({queue: IntervalSet.of(pieces)}))])
 
 
-FORMS = {".facts": facts_to_text, ".json": notes_to_json}
-"""The sealed one, and that of earlier versions."""
-
-
-def note(world: World, notes: Outcomes, name: str = "1", at: int = 0, form: str = ".facts") -> Path:
-    path = world.roots[at] / "outcomes" / f"{name}{form}"
+def note(world: World, notes: Outcomes, name: str = "1", at: int = 0) -> Path:
+    path = world.roots[at] / "outcomes" / f"{name}.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(FORMS[form](notes))
+    path.write_text(facts_to_text(notes))
     return path
 
 
@@ -61,7 +51,6 @@ def taken(world: World) -> bool:
 def test_outcomes_survive_their_forms() -> None:
     queue = QUEUE.in_epoch(2)
     told = Outcomes.union([one(ROWS, (0, 9)), one(NO_ROWS, (9, 12)), one(SENT_BACK, (1, 2), queue=queue)])
-    assert notes_from_json(notes_to_json(told).encode()) == told
     assert facts_from_bytes(facts_to_text(told).encode()) == told
     batch = BatchOutcomes(7, told)
     assert BatchOutcomes.unpack(batch.pack()) == batch
@@ -70,8 +59,6 @@ def test_outcomes_survive_their_forms() -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{}", b"[]", b'{"version":9}', b'{"version":1,"outcomes":{"eaten":[]}}'])
 def test_other_texts_are_refused(text: bytes) -> None:
-    with pytest.raises(ValueError, match=r".+"):
-        notes_from_json(text)
     with pytest.raises(ValueError, match=r".+"):
         BatchOutcomes.unpack(text)
 
@@ -86,36 +73,17 @@ def test_a_file_of_facts_that_was_changed_anywhere_is_refused() -> None:
         ):
             with pytest.raises(ValueError, match=r"facts"):
                 facts_from_bytes(changed)
-    body = whole.partition(b"\n")[2]
-    for version in (b"1", b"2"):
-        before = b"rocketcrew facts %b %08x\n%b" % (version, zlib.crc32(body[:-1]), body)
-        assert facts_from_bytes(before) == facts_from_bytes(whole)
-    with pytest.raises(ValueError, match=r"facts of version 5, this program knows 4"):
-        facts_from_bytes(whole.replace(b"facts 3", b"facts 5"))
+    with pytest.raises(ValueError, match=r"facts of version 4, this program knows 3"):
+        facts_from_bytes(whole.replace(b"facts 3", b"facts 4"))
 
 
-def test_only_what_has_undelivered_records_is_of_the_newest_version() -> None:
-    """Programs of before refuse such a file by its version, and read all others."""
-    told = Outcomes.union([one(NO_ROWS, (0, 2)), one(UNDELIVERED, (2, 4))])
-    for outcomes, facts, packed in ((told.without(UNDELIVERED), b"facts 3 ", 1), (told, b"facts 4 ", 2)):
-        text = facts_to_text(outcomes).encode()
-        assert facts in text
-        assert facts_from_bytes(text) == outcomes
-        whole = BatchOutcomes(3, outcomes)
-        assert json.loads(gzip.decompress(whole.pack()))["version"] == packed
-        assert BatchOutcomes.unpack(whole.pack()) == whole
-
-
-@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("point", [None, *POINTS])
-def test_what_was_noted_is_in_the_table_whatever_dies(
-    world: World, segments: Any, point: str | None, form: str
-) -> None:
+def test_what_was_noted_is_in_the_table_whatever_dies(world: World, segments: Any, point: str | None) -> None:
     world.seal([segments.Record(1), segments.Record(4)])
-    note(world, one(SENT_BACK, (2, 3)), form=form)
+    note(world, one(SENT_BACK, (2, 3)))
     if point is not None:
         world.drain_with_crash(point)
-        note(world, one(DEAD_LETTER, (3, 4)), "2", form=form)
+        note(world, one(DEAD_LETTER, (3, 4)), "2")
     world.seal([segments.Record(6)])
     world.drain(world.loader())
     facts, broken = table_facts(world.table, world.roots[:1])
@@ -197,27 +165,23 @@ def test_a_file_that_is_replaced_while_it_is_looked_for_is_found_in_the_next(wor
     assert read == [f"8{suffix}", f"9{suffix}"]
 
 
-def test_a_file_that_is_written_while_it_is_taken_is_kept(world: World, segments: Any) -> None:
-    """The supervisor looked before the loader's renaming and writes after it: the next batch has it."""
-    world.seal([segments.Record(1)])
-    note(world, one(NO_ROWS, (2, 3)), form=".json")
-    loader = world.loader()
-
-    def late(here: str) -> None:
-        if here == "noted":
-            note(world, one(NO_ROWS, (2, 5)), form=".json")
-
-    loader._on_point = late
-    drained_with_the_next(world, loader, segments)
-
-
-@pytest.mark.parametrize(("form", "name"), [(".facts", "1.facts"), (".json", "1.taken")])
-def test_damaged_notes_are_set_aside(world: World, segments: Any, form: str, name: str) -> None:
-    note(world, one(NO_ROWS, (2, 3)), form=form).write_text("{")
+def test_damaged_notes_are_set_aside(world: World, segments: Any) -> None:
+    note(world, one(NO_ROWS, (2, 3))).write_text("{")
     world.seal([segments.Record(1)])
     world.drain(world.loader())
-    assert (world.roots[0] / "bad" / name).exists()
+    assert (world.roots[0] / "bad" / "1.facts").exists()
     world.assert_exact()
+
+
+def test_files_that_no_loader_knows_stay_as_they_are(world: World, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    unknown = [world.roots[0] / name for name in ("settled.json", "kept.json", "outcomes/1.json", "outcomes/1.taken")]
+    for path in unknown:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("{")
+    world.drain(world.loader())
+    world.assert_exact()
+    assert [path.read_text() for path in unknown] == ["{"] * 4
 
 
 def test_a_million_messages_with_a_tag_and_retries_stay_small() -> None:

@@ -19,9 +19,9 @@ from deltalake import DeltaTable
 from hypothesis import given
 from hypothesis import strategies as st
 from loader_world import World
-from segment_helpers import notes_to_json
 
 from rocketcrew.cli.commands.reconcile import check_begun
+from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
     DEAD_LETTER,
@@ -256,9 +256,9 @@ def fill(world: World, segments: Any) -> None:
     for start in (0, 10, 20, 30):
         world.seal([record(start + n, [] if n == 5 else ["a", "b"]) for n in range(10) if n != 7])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 40))
-    path = world.roots[0] / "outcomes" / "1.json"
+    path = world.roots[0] / "outcomes" / "1.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(notes_to_json(Outcomes.of([(SENT_BACK, offsets((7, 8), (17, 18), (27, 28), (37, 38)))])))
+    path.write_text(facts_to_text(Outcomes.of([(SENT_BACK, offsets((7, 8), (17, 18), (27, 28), (37, 38)))])))
     world.drain(world.loader(limits=Limits(32, 10**9)))
 
 

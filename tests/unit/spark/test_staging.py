@@ -106,20 +106,10 @@ def test_other_names_are_no_segments(name: str) -> None:
     assert not is_segment_name(name)
 
 
-def test_what_an_earlier_version_settled_is_among_the_notes(tmp_path: Path) -> None:
-    staging = Staging(tmp_path)
-    assert not staging.noted()[1]
-    row = {"group": "g", "topic": "t", "broker": "b", "queue_id": 0}
-    queues = [{**row, "from": 3, "to": 9}, {**row, "from": 20, "to": 20}, {**row, "from": 9, "to": 12}]
-    (tmp_path / "settled.json").write_text(json.dumps({"version": 1, "queues": queues}))
-    assert staging.noted() == ((), Outcomes.of([(SETTLED, offsets((3, 12)))]))
-    assert not staging.was_loaded()
-
-
 @pytest.mark.parametrize(
     "text", ["", "[]", '{"version":2,"queues":[]}', '{"version":1,"queues":[{}]}', '{"version":1}']
 )
-@pytest.mark.parametrize("name", ["settled.json", "kept.json", "outcomes/1.facts", "outcomes/1.left"])
+@pytest.mark.parametrize("name", ["outcomes/1.facts", "outcomes/1.left"])
 def test_notes_that_are_not_understood_are_set_aside(tmp_path: Path, name: str, text: str) -> None:
     staging = Staging(tmp_path)
     (tmp_path / name).write_text(text)
@@ -131,40 +121,17 @@ def test_notes_that_are_not_understood_are_set_aside(tmp_path: Path, name: str, 
     assert staging.unknown_in_bad()
 
 
-def test_facts_that_an_earlier_version_could_not_read_are_taken_back(tmp_path: Path) -> None:
-    """And no others: what is damaged stays, and so does what somebody has put there, which has no reason."""
-    staging = Staging(tmp_path)
-    text = facts_to_text(Outcomes.of([(SETTLED, offsets((3, 12)))]))
-    for name in ("1.facts", "2.left", "1.facts.1", "3.facts.1"):
-        (staging.bad / name).write_text(text)
-    (staging.bad / "damaged.facts").write_text(text.replace("settled", "no_rows"))
-    (staging.bad / "notes.json").write_text(text)
-    for path in list(staging.bad.iterdir()):
-        (staging.bad / f"{path.name}.reason.json").write_text('{"version":1,"held":[],"records":[]}')
-    (staging.bad / "4.facts").write_text(text)
-    staging.take_back()
-    back = ["1.back0.facts", "1.back1.facts", "2.back0.left", "3.back0.facts"]
-    assert sorted(path.name for path in staging.outcomes.iterdir()) == back
-    left = {"damaged.facts", "notes.json"}
-    assert {path.name for path in staging.bad.iterdir()} == left | {f"{name}.reason.json" for name in left} | {
-        "4.facts"
-    }
-    assert staging.noted()[1] == Outcomes.of([(SETTLED, offsets((3, 12)))])
-
-
 def test_what_is_left_takes_the_place_of_all_that_was_left_before(tmp_path: Path) -> None:
     staging = Staging(tmp_path)
     first, second = (Outcomes.of([(SETTLED, offsets(piece))]) for piece in ((0, 3), (5, 9)))
     staging.leave("1", first, {})
     staging.leave("2", first, staging.left())
     assert list(staging.left()) == [staging.outcomes / "1.left"], "the same is not written again"
-    (tmp_path / "kept.json").write_text('{"version":1,"outcomes":{}}')
     (staging.outcomes / "0.left").write_text(facts_to_text(second))
     before = staging.left()
-    assert len(before) == 3
+    assert len(before) == 2
     staging.leave("3", second, before)
     assert staging.left() == {staging.outcomes / "3.left": second}
-    assert not (tmp_path / "kept.json").exists()
     staging.leave("4", Outcomes(), staging.left())
     assert staging.was_loaded()
     assert not staging.noted()[1]

@@ -69,7 +69,7 @@ def test_a_start_in_their_slot_does_not_have_them_taken_for_loaded(world: World,
     assert again.path == dead.path
     state, settled, _ = adopt(again)
     notes = OutcomeNotes()
-    notes.recovered(state, settled.offsets, settled.unsure)
+    notes.recovered(state, settled)
     for mq, (_, finished) in state.recovered().items():  # the offset passes what is finished
         for start, end in finished.pairs():
             notes.add(SETTLED, mq, start, end)

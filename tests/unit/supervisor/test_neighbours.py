@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -137,10 +138,6 @@ def of_our_names(mine: Slot, _: Slot) -> None:
     put(mine, OPEN.replace("-00000003", "-00000001"))
 
 
-def of_an_earlier_version(_: Slot, dead: Slot) -> None:
-    put(dead, "settled.json")
-
-
 def of_another_request(mine: Slot, dead: Slot) -> None:
     for slot, epoch in ((mine, 1), (dead, 2)):
         request = EpochRequest((QueueKey("g", "orders", "broker-a", 3, epoch),), frozenset())
@@ -161,7 +158,7 @@ def of_another_user(_: Slot, dead: Slot) -> None:
     "make",
     [
         of_another_ledger, of_a_ledger_where_we_have_none, of_one_ledger_with_a_frozen_plan, of_our_names,
-        of_an_earlier_version, of_another_request, of_an_unreadable_member, of_another_user,
+        of_another_request, of_an_unreadable_member, of_another_user,
     ],
 )  # fmt: skip
 def test_a_slot_that_cannot_be_taken_is_named_once(tmp_path: Path, make: Callable[[Slot, Slot], None]) -> None:
@@ -389,7 +386,7 @@ class KilledAt(FileCalls):
         super().unlink(path)
 
 
-STEPS = 2 + 2 * len(SEALED | BAD) + 2 + len(FACTS) + 1
+STEPS = 2 + 2 * len(SEALED | BAD) + 2 + len(FACTS)
 
 
 @pytest.mark.parametrize("number", range(STEPS))
@@ -446,10 +443,10 @@ def test_whoever_gets_the_slot_after_an_error_of_the_disk_has_rows_and_facts(tmp
 
 def test_what_was_refused_for_a_while_is_told_when_it_is_taken(tmp_path: Path) -> None:
     mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
-    of_an_earlier_version(mine, dead)
+    put(dead, "ledger/state.json")
     neighbours = neighbours_of(mine)
     looks(neighbours, 3)
-    (dead.segments / "settled.json").unlink()
+    shutil.rmtree(dead.segments / "ledger")
     put(mine, OPEN.replace("-00000003", "-00000001"))
     assert [line["event"] for line in looks(neighbours, 2)] == ["slot_not_taken_over"], "for another reason"
     (mine.segments / OPEN.replace("-00000003", "-00000001")).unlink()

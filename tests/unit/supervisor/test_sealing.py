@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import shutil
 import sys
@@ -30,9 +29,8 @@ from rocketcrew.spark.staging import Staging
 from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
 from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.outcome_notes import OutcomeNotes
-from rocketcrew.supervisor.journal_file import keep_journal
 from rocketcrew.supervisor.sealing import FILE_BYTES_MAX, FactFiles, Sealing
-from rocketcrew.supervisor.slot import Slot, adopt, take_slot
+from rocketcrew.supervisor.slot import Slot, take_slot
 
 CASES, FULL_CASES = 120, 10_000
 MQ = MessageQueue("orders", "broker-a", 3)
@@ -76,12 +74,10 @@ def test_what_a_killed_run_finished_behind_its_last_notes_is_noted_by_the_next()
     assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((22, 25),), (
         "of the rest facts were sealed before its offset"
     )
-    notes.recovered(journal, {MQ: Intervals([(10, 15)])}, {MQ})
-    assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((15, 20), (22, 25)), "an earlier version: not for sure"
     notes.recovered(journal, {MQ: Intervals([(10, 24)])})
     assert notes.take("g").of_queue(RECOVERED, KEY).pieces == ((24, 25),), "of what is settled notes were sealed"
-    notes.recovered(journal, {MQ: Intervals([(10, 30)])}, {MQ})
-    assert not notes.take("g"), "it wrote settled.json after its notes"
+    notes.recovered(journal, {MQ: Intervals([(10, 30)])})
+    assert not notes.take("g")
 
 
 def test_the_next_file_contains_the_last_one_until_the_loader_takes_it(tmp_path: Path, folder: Path) -> None:
@@ -437,36 +433,3 @@ def test_without_rows_nothing_is_written(tmp_path: Path) -> None:
         assert not member.state.outcomes.take("g"), "and nothing gathers in memory"
 
     live(story, tmp_path, wanted=False)
-
-
-def test_a_start_that_fails_forgets_nothing_that_an_earlier_version_may_have_sent(tmp_path: Path) -> None:
-    """Workers may not boot, or a kill come next: what is left of that version goes when what follows from it is sealed."""
-
-    async def story(member: Member) -> None:
-        dead = take_slot(tmp_path, "g")
-        for slot, mq in ((member.slot, MQ), (dead, OTHER)):
-            journal = JournalState()
-            journal.apply(JournalCommitted(mq, 0, 20))
-            keep_journal(slot.journal, journal)
-            row = {
-                "group": "g",
-                "topic": mq.topic,
-                "broker": mq.broker_name,
-                "queue_id": mq.queue_id,
-                "from": 0,
-                "to": 10,
-            }
-            (slot.segments / "settled.json").write_text(json.dumps({"version": 1, "queues": [row]}))
-        dead.release()
-        state, settled, _ = adopt(member.slot)
-        for start in range(2):
-            state, settled, _ = adopt(member.slot)
-            assert settled.unsure == {MQ, OTHER}, start
-            assert len(list(member.folder.iterdir())) == 2, "it is taken once"
-        member.state.outcomes.recovered(state, settled.offsets, settled.unsure)
-        assert await member.sealing.sealed()
-        assert member.on_disk(RECOVERED) == [(10, 20)]
-        assert found(member.folder).of_kind(RECOVERED).count() == 20
-        assert not adopt(member.slot)[1].unsure
-
-    live(story, tmp_path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from rocketcrew.conf.segment_format import OPEN_DIR, READY_DIR, segment_name
-from rocketcrew.durable.facts import facts_from_bytes
+from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.files import try_lock
 from rocketcrew.durable.intervals import Intervals, IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import SETTLED, Outcomes
@@ -56,9 +55,8 @@ def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 
 def settled_before(slot: Slot, start: int, end: int) -> None:
-    """What an earlier version wrote down as settled."""
-    row = {"group": "g", "topic": MQ.topic, "broker": MQ.broker_name, "queue_id": MQ.queue_id, "from": start, "to": end}
-    (slot.segments / "settled.json").write_text(json.dumps({"version": 1, "queues": [row]}))
+    facts = Outcomes.of([(SETTLED, OffsetSet.of([(KEY, IntervalSet.of([(start, end)]))]))])
+    (slot.segments / "outcomes" / f"{slot.path.name}.facts").write_text(facts_to_text(facts))
 
 
 def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
@@ -68,7 +66,7 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     (dead.segments / "ready" / sealed).write_bytes(b"sealed")
     (dead.segments / "open" / opened).write_bytes(b"open")
     (dead.segments / "plan" / "7.json").write_text("{}")
-    (dead.segments / "kept.json").write_text("kept")
+    (dead.segments / "kept.json").write_text("of no program that we know")
     (dead.segments / "outcomes" / "7.left").write_text("left")
     for slot, piece in ((mine, (0, 4)), (dead, (5, 10))):
         settled_before(slot, *piece)
@@ -78,16 +76,13 @@ def test_what_a_dead_neighbour_left_is_taken_over(tmp_path: Path) -> None:
     assert adopted == ["1"]
     assert state.queues[MQ].committed == 10
     assert state.queues[MQ].durable.pairs() == [(12, 15)]
-    assert settled.offsets[MQ].pairs() == [(0, 4), (5, 10)]
-    assert settled.unsure == {MQ}
+    assert settled[MQ].pairs() == [(0, 4), (5, 10)]
     assert mine.sealed_tokens() == {("w1.1", 1)}
     assert open_segments(mine.segments) == [mine.segments / "open" / opened]
     assert not list((dead.segments / "ready").iterdir())
-    found = {path.suffix: path for path in (mine.segments / "outcomes").iterdir() if path.suffix != ".facts"}
-    assert {suffix: path.read_text() for suffix, path in found.items()} == {".json": "kept", ".left": "left"}
-    facts = [facts_from_bytes(path.read_bytes()) for path in (mine.segments / "outcomes").glob("*.facts")]
-    assert Outcomes.union(facts).of_kind(SETTLED) == OffsetSet.of([(KEY, IntervalSet.of([(0, 4), (5, 10)]))])
-    assert not any((slot.segments / "settled.json").exists() for slot in (mine, dead))
+    assert (mine.segments / "outcomes" / "7.left").read_text() == "left"
+    assert not list((dead.segments / "outcomes").iterdir())
+    assert (dead.segments / "kept.json").read_text() == "of no program that we know"
     assert not dead.journal.exists()
     assert adopt(mine)[2] == [], "there is nothing left to take over"
 
@@ -97,7 +92,7 @@ def test_a_link_among_the_facts_that_leads_nowhere_keeps_nobody_from_starting(tm
     settled_before(mine, 0, 4)
     (mine.segments / "outcomes" / "x.facts").symlink_to(tmp_path / "nowhere")
     _, settled, _ = adopt(mine)
-    assert settled.offsets[MQ].pairs() == [(0, 4)]
+    assert settled[MQ].pairs() == [(0, 4)]
 
 
 def test_sealed_segments_of_which_the_journal_does_not_know_are_read_like_open_ones(tmp_path: Path) -> None:
@@ -486,13 +481,6 @@ def test_a_slot_whose_start_fails_is_free(tmp_path: Path) -> None:
         take_slot(tmp_path, "g")
     request.unlink()
     assert take_slot(tmp_path, "g").path.name == "1"
-
-
-def test_a_damaged_settled_file_is_named(tmp_path: Path) -> None:
-    slot = take_slot(tmp_path, "g")
-    (slot.segments / "settled.json").write_text("{")
-    with pytest.raises(UsageError, match=r"settled\.json is damaged"):
-        adopt(slot)
 
 
 def test_a_journal_goes_on_after_a_restart_and_stays_bounded(tmp_path: Path) -> None:
