@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import structlog
 
@@ -87,9 +87,9 @@ class Batches:
         """For `foreachBatch`. Raises what stands in the way; the batch then comes again."""
         home, query = self._home, self._home.query()
         state, planned = home.state(query), home.planned(batch)
-        frozen = read_manifest(home.batches / str(batch), Frozen(self._name(query, batch), planned, []))
+        frozen = read_manifest(home.batches / str(batch))
         for number in sorted(int(one.name) for one in home.batches.iterdir() if one.name.isdigit()):
-            old = read_manifest(home.batches / str(number), None)
+            old = read_manifest(home.batches / str(number))
             if old is not None and (number, old.planned) != (batch, planned):
                 _log.warning(
                     "batch_planned_anew", batch=number, hint="Spark's record of it was lost; it is finished first"
@@ -97,12 +97,12 @@ class Batches:
                 state = self._finish(state, number, old)
                 frozen = frozen if number != batch else None
         folder = home.batches / str(batch)
-        if state.knows(batch, planned):
+        if state.knows(planned):
             remove_tree(folder)
             _log.info("batch_known", batch=batch)
             return
         if frozen is None:
-            name, after = self._name(query, batch), done_before(state.ends or {}, planned)
+            name, after = self._name(query, batch), done_before(state.ends, planned)
             if after:  # its first part is in the table already, under the name of the batch
                 name += f".{zlib.crc32(json.dumps(planned.to_json()).encode()):08x}"
                 _log.warning(
@@ -122,7 +122,7 @@ class Batches:
         outcomes = Outcomes.union([*failed, *(report.outcomes for report in reports)])
         self._move(folder, frozen.name, reports, outcomes)
         table_batch = self._load()
-        ends = ends_after(state.ends or {}, frozen.planned)
+        ends = ends_after(state.ends, frozen.planned)
         state = State(state.query, max(batch, state.done), table_batch, ends)
         self._home.write_state(state)
         remove_tree(folder)
@@ -154,16 +154,10 @@ class Batches:
             staging.note(name, Outcomes.union([outcomes, Outcomes.of([(SETTLED, settled)])]))
 
 
-def read_manifest(folder: Path, expected: Frozen | None) -> Frozen | None:
-    """What was frozen, None when the handler has to run. Raises UsageError for a file that is damaged.
-
-    Manifests of earlier versions say neither name nor offsets: they are taken for what is `expected`, None without that.
-    """
+def read_manifest(folder: Path) -> Frozen | None:
+    """What was frozen, None when the handler has to run. Raises UsageError for a file that is damaged."""
     try:
         told: Any = json.loads((folder / MANIFEST).read_text())
-        if isinstance(told, list):
-            lines = cast("list[str]", told)
-            return None if expected is None else replace(expected, reports=[Report.from_json(line) for line in lines])
         reports = [Report.from_json(line) for line in told["reports"]]
         return Frozen(str(told["name"]), Planned.from_json(told["offsets"]), reports)
     except FileNotFoundError:

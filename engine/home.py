@@ -38,16 +38,16 @@ SHARED_BITS = stat.S_ISGID | stat.S_IRWXG
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is done of a stream. `ends` None: a version wrote it that counted batches only (until the next one is done)."""
+    """What is done of a stream; `ends`: up to where, of each queue."""
 
     query: str
     done: int
     table_batch: int
-    ends: Offsets | None
+    ends: Offsets
 
-    def knows(self, batch: int, planned: Planned) -> bool:
+    def knows(self, planned: Planned) -> bool:
         """Whether nothing of this batch is left to do."""
-        return batch <= self.done if self.ends is None else is_known(self.ends, planned)
+        return is_known(self.ends, planned)
 
 
 class Home:
@@ -156,7 +156,7 @@ class Home:
         """Note what is done: in the table, failures sent."""
         told = {
             "version": STATE_VERSION, "query": state.query, "done": state.done, "table_batch": state.table_batch,
-            "ends": None if state.ends is None else to_json(state.ends),
+            "ends": to_json(state.ends),
         }  # fmt: skip
         write_atomically(self._state_path, json.dumps(told) + "\n", durable=True)
 
@@ -171,15 +171,9 @@ class Home:
     def _state(self) -> State:
         try:
             told: dict[str, Any] = json.loads(self._state_path.read_text())
-            if told["version"] not in (1, STATE_VERSION):
+            if told["version"] != STATE_VERSION:
                 raise ValueError(f"version {told['version']!r}, this program knows {STATE_VERSION}")
-            ends = told.get("ends")
-            return State(
-                str(told["query"]),
-                int(told["done"]),
-                int(told["table_batch"]),
-                None if ends is None else from_json(ends),
-            )
+            return State(str(told["query"]), int(told["done"]), int(told["table_batch"]), from_json(told["ends"]))
         except FileNotFoundError:
             return State("", -1, 0, {})
         except (ValueError, KeyError, TypeError, UsageError) as error:

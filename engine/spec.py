@@ -67,8 +67,6 @@ class Report:
     def to_json(self) -> str:
         """One line."""
         told = {one.name: getattr(self, one.name) for one in fields(self)}
-        if not self.unwritable:  # earlier versions do not know it, and those that have it are in no manifest
-            del told["unwritable"]
         return json.dumps(told | {"outcomes": self.outcomes.to_json()}, separators=(",", ":"))
 
     @classmethod

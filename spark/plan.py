@@ -245,7 +245,7 @@ def plan_from_json(text: str) -> Plan:
 
 
 def _plan_from(data: dict[str, Any]) -> Plan:
-    if data["version"] not in (1, PLAN_VERSION):
+    if data["version"] != PLAN_VERSION:
         raise ValueError(f"the plan has version {data['version']!r}, this program knows {PLAN_VERSION}")
     keys = [QueueKey.from_json(key) for key in data["queues"]]
 
@@ -262,27 +262,14 @@ def _plan_from(data: dict[str, Any]) -> Plan:
         batch=int(data["batch"]),
         takes=tuple(takes),
         settled=resolve(data["settled"]),
-        ended=resolve(data.get("ended", [])),
-        inherits=resolve(data.get("inherits", [])),
+        ended=resolve(data["ended"]),
+        inherits=resolve(data["inherits"]),
         columns=tuple(Column(str(name), str(type_)) for name, type_ in data["columns"]),
-        epochs=tuple(QueueKey.from_json(key) for key in data.get("epochs", ())),
-        since=_since_from(data),
-        parent=str(data.get("parent", "")),
-        facts=tuple(str(name) for name in data.get("facts", ())),
+        epochs=tuple(QueueKey.from_json(key) for key in data["epochs"]),
+        since={QueueKey.from_json(key): int(since_us) for key, since_us in data["since"]},
+        parent=str(data["parent"]),
+        facts=tuple(str(name) for name in data["facts"]),
     )
-
-
-def _since_from(data: dict[str, Any]) -> dict[QueueKey, int]:
-    """Version 1 has the newest record of each queue that the table has, as they are after the plan."""
-    if data["version"] == 1:
-        tops = tops_from_json(data.get("tops", ()))
-        return {key: top.since_us for key, top in tops.items() if top.since_us}
-    return {QueueKey.from_json(key): int(since_us) for key, since_us in data["since"]}
-
-
-def tops_from_json(rows: Iterable[Any]) -> dict[QueueKey, Top]:
-    """Of `[[[group, topic, …], offset, stored_us, since_us], …]`. Raises ValueError or TypeError for anything else."""
-    return {QueueKey.from_json(key): Top(int(offset), int(stored), int(since)) for key, offset, stored, since in rows}
 
 
 EARLY_MAX: Final = 10

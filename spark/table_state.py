@@ -24,7 +24,7 @@ from .cuts import cuts_to_json, with_cuts
 from .errors import LoaderError, unusable
 from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
-from .plan import Plan, Top, tops_from_json
+from .plan import Plan, Top
 from .targets.target import TableState
 
 STATE_VERSION = 2
@@ -60,7 +60,9 @@ def read_state(path: Place) -> TableState:
     """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
-        accounts = _READERS[data["version"]](data)
+        if data["version"] != STATE_VERSION:
+            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
+        accounts = _queues_from_json(data)
         return TableState(
             batch=int(data["batch"]),
             plan_id=str(data["plan"]),
@@ -81,7 +83,7 @@ def _queues_to_json(accounts: Accounts) -> tuple[list[str], list[list[object]]]:
     """The names, and `[group, topic, broker, queue id, closed, open, …]` for each queue, names by their place.
 
     `closed`: `[[epoch, start, stop], …]`; an open epoch: `[epoch, intervals, top, holes, cuts]`, where the last three may
-    lack. A program that does not know `cuts` leaves them out of its own state.
+    lack.
     """
     tops = accounts.tops
     keys = sorted({*accounts.loaded.queues, *tops})
@@ -127,14 +129,6 @@ def _queues_from_json(data: dict[str, Any]) -> Accounts:
 
 def _filled(queues: Mapping[QueueKey, IntervalSet]) -> OffsetSet:
     return OffsetSet({key: offsets for key, offsets in queues.items() if offsets})
-
-
-def _version_1(data: dict[str, Any]) -> Accounts:
-    """The first format: all intervals, whatever their number."""
-    return Accounts(OffsetSet.from_json(data["loaded"]), tops=tops_from_json(data.get("tops", ())))
-
-
-_READERS: Mapping[Any, Callable[[dict[str, Any]], Accounts]] = {1: _version_1, STATE_VERSION: _queues_from_json}
 
 
 def check_partitions(table: Place, wanted: Sequence[str], there: Sequence[str]) -> None:

@@ -352,10 +352,10 @@ class Charges:
                 self._add(Charge(**entry))
             for origin, deaths in data["origins"].items():
                 self._origins[str(origin)] = max(int(deaths), self._origins.get(origin, 0))
-            for entry in data.get("noted", ()):
-                last = int(entry.pop("last", entry["offset"]))
+            for entry in data["noted"]:
+                last = int(entry.pop("last"))
                 self._add_noted(Noted(**entry), last)
-            if int(data.get("runs", 0)) > self.runs:
+            if int(data["runs"]) > self.runs:
                 self.runs, self._run_marks = int(data["runs"]), [str(mark) for mark in data["run_marks"]]
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ProtocolError(f"no record of worker deaths: {error!r}", where) from error

@@ -184,21 +184,6 @@ def test_a_queue_that_became_shorter_is_handled_from_where_the_stream_goes_back_
     assert world.home.state("q1").ends == {QUEUE: 8}
 
 
-def test_state_and_manifests_of_earlier_versions_are_taken_over(tmp_path: Path) -> None:
-    world = World(tmp_path)
-    (world.home.root / "state.json").write_text('{"version": 1, "query": "q1", "done": 1, "table_batch": 7}')
-    world.run(1)
-    assert (world.jobs, world.home.table_batch()) == ([], 7)
-    world.crash = "sent"
-    with pytest.raises(Crash):
-        world.run(2)
-    manifest = world.home.batches / "2" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text())["reports"]))
-    world.run(2)
-    assert world.jobs == [2]
-    assert world.home.state("q1").ends == {QUEUE: 30}
-
-
 def test_a_stream_has_begun_with_its_first_batch_and_not_with_its_metadata(tmp_path: Path) -> None:
     home = Home(tmp_path, "g")
     assert (home.begun(), home.starting()) == (False, None)

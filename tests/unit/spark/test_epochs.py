@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 import segment_helpers
-from loader_world import Crash, World, tops_to_json
+from loader_world import Crash, World
 
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -97,20 +96,6 @@ def test_a_plan_keeps_its_epochs() -> None:
     key = QUEUE.in_epoch(3)
     plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: 7})
     assert plan_from_json(plan_to_json(plan)) == plan
-
-
-def as_before(plan: Plan) -> str:
-    """The plan as the version before wrote it: with the newest record of each queue of the table."""
-    told = json.loads(plan_to_json(plan))
-    del told["since"]
-    tops = {QUEUE: Top(4, 5)} | {key: Top(2, 9, since) for key, since in plan.since.items()}
-    return json.dumps({**told, "version": 1, "tops": tops_to_json(tops)})
-
-
-def test_a_plan_of_before_is_read() -> None:
-    key = QUEUE.in_epoch(3)
-    plan = Plan("x", 1, (), OffsetSet(), (), (key,), {key: 7})
-    assert plan_from_json(as_before(plan)) == plan
 
 
 def later(record: Any, days: int) -> Any:
@@ -204,25 +189,18 @@ def test_a_new_table_has_the_epoch_from_its_first_file_on(world: World, segments
 
 
 @pytest.mark.parametrize("point", [None, "planned", "noted", "done_marked"])
-@pytest.mark.parametrize("version", [1, 2])
-def test_when_an_epoch_began_outlives_a_kill(world: World, segments: Any, point: str | None, version: int) -> None:
+def test_when_an_epoch_began_outlives_a_kill(world: World, segments: Any, point: str | None) -> None:
     """What was sealed late is told from what is new by that time, so a frozen plan has it."""
     world.seal([segments.Record(n) for n in range(5)])
     world.drain(world.loader())
     world.seal([later(segments.Record(n, ["new"]), 1) for n in range(3)])
-    frozen = 0
 
     def crash(here: str) -> None:
-        nonlocal frozen
-        for path in (world.roots[0] / "plan").glob("[!.]*.json") if version == 1 else ():
-            path.write_text(as_before(plan_from_json(path.read_text())))
-            frozen += 1
         if here == point:
             raise Crash
 
     with contextlib.suppress(Crash):
         world.drain(world.loader(on_point=crash, epoch_on_recreated=True))
-    assert frozen or version == 2
     world.drain(world.loader(epoch_on_recreated=True))
     began = segment_helpers.EPOCH + timedelta(days=1)
     tops = world.target().state().tops

@@ -326,13 +326,6 @@ def test_what_is_settled_while_segments_are_listed_is_not_folded(world: World, s
     world.assert_exact()
 
 
-def test_an_unreadable_file_of_an_earlier_version_stops_nothing(world: World, segments: Any) -> None:
-    world.seal([segments.Record(1)])
-    (world.roots[0] / "settled.json").write_text("{")
-    world.drain(world.loader())
-    world.assert_exact()
-
-
 def test_a_table_that_went_back_stops_loudly(world: World, segments: Any) -> None:
     world.seal([segments.Record(1)])
     world.drain(world.loader())
@@ -378,7 +371,7 @@ def test_a_folder_of_somebody_else_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"version":9}', '{"version":1,"batch":1,"plan":"x","loaded":[1],"columns":[]}']
+    "text", ["", "{}", '{"version":9}', '{"version":2,"batch":1,"plan":"x","names":[],"queues":[1],"columns":[]}']
 )
 def test_a_table_whose_state_is_damaged_stops_loudly(world: World, segments: Any, text: str) -> None:
     world.seal([segments.Record(1)])

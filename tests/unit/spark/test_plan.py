@@ -93,7 +93,7 @@ def test_plan_json_round_trip(
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"version":2}', '{"version":1,"id":"x","batch":1,"queues":[],"segments":[{}]}', "null"]
+    "text", ["", "[]", "{}", '{"version":1}', '{"version":2,"id":"x","batch":1,"queues":[],"segments":[{}]}', "null"]
 )
 def test_what_is_no_plan_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"."):

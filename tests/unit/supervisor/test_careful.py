@@ -424,14 +424,6 @@ def test_neighbours_are_written_as_one_and_read_one_by_one(make: Make) -> None:
     assert again.noted == charges.noted
 
 
-def test_what_was_written_one_by_one_is_read(make: Make) -> None:
-    entry = {"topic": "orders", "broker_name": "b", "queue_id": 0, "runs": 2, "marks": ["m", "n"], "unique_id": ""}
-    text = json.dumps({"records": [], "origins": {}, "noted": [entry | {"offset": at} for at in (3, 4, 9)]})
-    charges = Charges()
-    charges.add_json(text, "deaths")
-    assert {offset: noted.runs for (_, offset), noted in charges.noted.items()} == {3: 2, 4: 2, 9: 2}
-
-
 @pytest.mark.parametrize("last", [1 << 60, 2, "x"])
 def test_a_range_that_nobody_wrote_is_refused(make: Make, last: object) -> None:
     entry = {"topic": "orders", "broker_name": "b", "queue_id": 0, "offset": 3, "last": last, "marks": ["m"]}
