@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import structlog
 from deltalake import DeltaTable
-from measure import interruptible, report
+from measure import interruptible, report, write_segment
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
 from rocketcrew.durable.intervals import QueueKey
@@ -149,9 +149,7 @@ class Bench:
             ]
             rows.append(dict(zip(self._schema.names, [*keys, "row"], strict=True)))
         path = self.stagings[member].ready / segment_name("w", self._sealed)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, self._schema) as stream:
-            writer: Any = stream
-            writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=self._schema))
+        write_segment(path, self._schema, [pa.RecordBatch.from_pylist(rows, schema=self._schema)])
 
     def step(self, member: int) -> Cost:
         """One commit."""

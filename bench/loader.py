@@ -31,7 +31,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from measure import cpu_us, interruptible, report
+from measure import cpu_us, interruptible, report, write_segment
 
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
 from rocketcrew.durable.files import remove_tree
@@ -83,10 +83,8 @@ def write_segments(folder: Path, rows: int, row_bytes: int, flush_rows: int) -> 
     segment_rows = max(flush_rows, SEGMENT_BYTES // row_bytes)
     for number, first in enumerate(range(0, rows, segment_rows)):
         path = folder / segment_name(f"w{number % 2}", number)
-        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            last = min(rows, first + segment_rows)
-            for start in range(first, last, flush_rows):
-                writer.write_batch(_flush(schema, bodies, start, min(flush_rows, last - start)))
+        starts = range(first, min(rows, first + segment_rows), flush_rows)
+        write_segment(path, schema, (_flush(schema, bodies, at, min(flush_rows, starts.stop - at)) for at in starts))
         os.utime(path, (number, number))
 
 

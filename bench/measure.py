@@ -13,12 +13,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from rocketcrew.cli.children import Child, free_ports, listens
+from rocketcrew.conf.segment_format import CHECK_BLANK, META_BATCH_CHECK, with_check
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.control import ask
 
@@ -220,6 +222,23 @@ def report(name: str, rows: list[dict[str, object]]) -> None:
     print("  ".join(name.ljust(width) for name, width in zip(names, widths, strict=True)))
     for line in cells:
         print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def write_segment(path: Path, schema: Any, batches: Iterable[Any]) -> None:
+    """A sealed segment of these batches, with their checksums as a worker writes them."""
+    import pyarrow
+
+    pa: Any = pyarrow
+    sink = pa.BufferOutputStream()
+    ends = [schema.serialize().size]
+    with pa.ipc.new_stream(sink, schema) as stream:
+        for batch in batches:
+            stream.write_batch(batch, custom_metadata={META_BATCH_CHECK: CHECK_BLANK})
+            ends.append(sink.tell())
+    whole = bytearray(sink.getvalue())
+    for start, end in pairwise(ends):
+        with_check(whole, start, end)
+    path.write_bytes(whole)
 
 
 def _cell(value: object) -> str:

@@ -151,8 +151,8 @@ class ReadBatch(NamedTuple):
     metadata: Mapping[bytes, bytes]
     end: int
     """Where it ends in the file."""
-    holds: bool | None
-    """Whether its bytes are as they were written; None: it carries no checksum, as those of early versions."""
+    holds: bool
+    """Whether its bytes are as they were written."""
 
 
 def read_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
@@ -181,7 +181,7 @@ def sound_batches(source: Any, reader: Any) -> Iterator[ReadBatch]:
     """
     end = source.tell()
     for number, read in enumerate(read_batches(source, reader), 1):
-        if read.holds is False:
+        if not read.holds:
             raise UnsoundSegmentError(
                 f"batch {number}, which ends at byte {read.end}, is not as it was written: its checksum says so"
             )
@@ -211,15 +211,12 @@ def _state_of(entry: os.DirEntry[str]) -> os.stat_result:
         return entry.stat(follow_symlinks=False)
 
 
-def check_holds(message: memoryview) -> bool | None:
-    """Whether the encoded batch is as it was written; None: it carries no checksum.
-
-    One of which only the name or only the mark is there does not hold: damage must not make a batch look like an early one.
-    """
+def check_holds(message: memoryview) -> bool:
+    """Whether the encoded batch is as it was written. One that carries no checksum, or only a part of it, is not."""
     head = bytes(message[: _LENGTH_END + int.from_bytes(message[4:_LENGTH_END], "little")])
     at = head.find(CHECK_PREFIX)
     if at < 0:
-        return False if META_BATCH_CHECK in head else None
+        return False
     end = at + len(CHECK_BLANK)
     crc = _crc32(message[end:], _crc32(CHECK_BLANK, _crc32(message[:at])))
     return head[at:end] == CHECK_PREFIX + b"%08x" % crc

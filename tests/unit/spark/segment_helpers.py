@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,20 @@ import pyarrow.dataset
 import pyarrow.parquet as pq
 
 from rocketcrew.conf.segment_format import (
+    CHECK_BLANK,
     FORMAT_VERSION,
+    META_BATCH_CHECK,
     META_BATCH_OUTCOMES,
     META_GROUP,
     META_VERSION,
     key_fields,
     segment_name,
+    with_check,
 )
 from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.files import write_atomically
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
-from rocketcrew.durable.outcomes import FILTERED, OUTCOMES_VERSION, SETTLED, Outcomes
+from rocketcrew.durable.outcomes import FILTERED, SETTLED, Outcomes
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.workers.ranges import OffsetSets
 
@@ -97,19 +100,32 @@ def write_segment(
     path.parent.mkdir(parents=True, exist_ok=True)
     open_path = staging / path.name
     schema = segment_schema(columns, version)
-    with pa.OSFile(str(open_path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        for flush in flushes:
-            rows = [row for record in flush for row in rows_of(record)]
-            if rows:
-                finished = OffsetSets()
-                for record in flush:
-                    key = (record.topic, record.broker, record.queue_id)
-                    finished.add(key, record.offset, record.offset + 1)
-                noted = {META_BATCH_OUTCOMES: finished.to_json()}
-                writer.write_batch(pa.RecordBatch.from_pylist(rows, schema=schema), custom_metadata=noted)
+    batches: list[tuple[Any, bytes]] = []
+    for flush in flushes:
+        rows = [row for record in flush for row in rows_of(record)]
+        if rows:
+            finished = OffsetSets()
+            for record in flush:
+                finished.add((record.topic, record.broker, record.queue_id), record.offset, record.offset + 1)
+            batches.append((pa.RecordBatch.from_pylist(rows, schema=schema), finished.to_json()))
+    open_path.write_bytes(with_checks(schema, batches))
     if sealed_s is not None:
         os.utime(open_path, (sealed_s, sealed_s))
     return open_path.rename(path)
+
+
+def with_checks(schema: Any, batches: Iterable[tuple[Any, bytes]]) -> bytes:
+    """A segment of these batches and of what each is noted with."""
+    sink: Any = pa.BufferOutputStream()
+    ends = [schema.serialize().size]
+    with pa.ipc.new_stream(sink, schema) as writer:
+        for batch, noted in batches:
+            writer.write_batch(batch, custom_metadata={META_BATCH_OUTCOMES: noted, META_BATCH_CHECK: CHECK_BLANK})
+            ends.append(sink.tell())
+    whole = bytearray(sink.getvalue())
+    for start, end in pairwise(ends):
+        with_check(whole, start, end)
+    return bytes(whole)
 
 
 def read_table(
@@ -145,11 +161,6 @@ def filtered(staging: Path, *ranges: tuple[str, str, str, int, int, int], name: 
     path = staging / "outcomes" / f"{name}.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, facts_to_text(Outcomes.of([(FILTERED, noted)])), durable=False)
-
-
-def notes_to_json(notes: Outcomes) -> str:
-    """The text of kept.json, and of a supervisor's notes before there were files of facts: as earlier versions wrote it."""
-    return json.dumps({"version": OUTCOMES_VERSION, "outcomes": notes.to_json()}, separators=(",", ":"))
 
 
 @dataclass(frozen=True)

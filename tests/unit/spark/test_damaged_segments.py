@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from loader_world import World
-from segment_helpers import Record, rows_of, segment_schema, write_segment
+from segment_helpers import Record, rows_of, segment_schema, with_checks, write_segment
 
 from rocketcrew.conf.segment_format import CHECK_PREFIX, END_OF_STREAM, META_BATCH_CHECK
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -84,13 +84,19 @@ def test_a_page_of_zeros_at_a_batchs_start_is_no_end(tmp_path: Path) -> None:
         assert readable_offsets(path) == of_queue(1)
 
 
-def test_a_salvaged_segment_needs_no_end_mark_and_an_early_one_no_checksum(tmp_path: Path) -> None:
+def test_a_salvaged_segment_needs_no_end_mark(tmp_path: Path) -> None:
     path = sealed(tmp_path, [Record(1)], [Record(2)])
     path.write_bytes(path.read_bytes().removesuffix(END_OF_STREAM))
     assert read_facts(path).offsets == of_queue(1, 2)
-    early = write_segment(tmp_path, "early", 1, [[Record(1)], [Record(2)]])
-    assert read_facts(early).offsets == of_queue(1, 2)
-    assert read_rows(early, Take(early.name, None)).num_rows == 2
+
+
+def test_a_batch_without_a_checksum_is_not_believed(tmp_path: Path) -> None:
+    path = sealed(tmp_path, [Record(1)], [Record(2)])
+    table: Any = pa.ipc.open_stream(path.read_bytes()).read_all()
+    with pa.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+    with pytest.raises(BadSegmentError, match=r"batch 1, .* is not as it was written"):
+        read_facts(path)
 
 
 def test_a_changed_value_or_offset_reaches_no_table(world: World) -> None:
@@ -138,6 +144,10 @@ def test_a_null_in_a_key_sets_its_segment_aside_and_the_others_are_loaded(world:
     assert list((world.roots[0] / "ready").iterdir()) == []
 
 
+def write_rows(path: Path, table: Any) -> None:
+    path.write_bytes(with_checks(table.schema, [(batch, b"") for batch in table.to_batches()]))
+
+
 def rewrite(path: Path, name: str, value: object) -> None:
     """Give the segment's last row that value."""
     table: Any = pa.ipc.open_stream(path.read_bytes()).read_all()
@@ -145,8 +155,7 @@ def rewrite(path: Path, name: str, value: object) -> None:
     arrow: Any = pa
     changed = arrow.array([*table.column(name).to_pylist()[:-1], value], field.type)
     table = table.set_column(table.schema.get_field_index(name), field, changed)
-    with pa.ipc.new_stream(str(path), table.schema) as stream:
-        stream.write_table(table)
+    write_rows(path, table)
     os.utime(path, (1, 1))
 
 
@@ -169,8 +178,7 @@ def test_sound_segments_whose_types_are_one_to_spark_are_one_batch(world: World,
         path = world.seal([Record(offset)])
         table: Any = pa.ipc.open_stream(path.read_bytes()).read_all()
         schema = table.schema.set(table.schema.get_field_index("value"), field)
-        with pa.ipc.new_stream(str(path), schema) as stream:
-            stream.write_table(table.cast(schema))
+        write_rows(path, table.cast(schema))
         os.utime(path, (offset, offset))
     (report,) = world.drain(world.loader())
     assert (report.segments, report.rows) == (3, 3)
