@@ -8,9 +8,8 @@ the first entry whose record is still there.
 
 An entry of size 0 is a *filler*: the message with that offset was in a damaged part of the log. Its position is that of the
 next record of the queue, or of the one before, so that positions ascend over the whole file. Its tags code is FILLER_CODE,
-so that a page of zeros is never taken for fillers: it is damage, and the queue is made anew. (In stores of earlier versions
-the code is 0, and the position that of the next record.) Entries of zeros at the end are no entries: the genuine broker makes
-these files at their full size.
+so that a page of zeros is never taken for fillers: it is damage, and the queue is made anew. Entries of zeros at the end are
+no entries: the genuine broker makes these files at their full size.
 """
 
 from __future__ import annotations
@@ -94,12 +93,9 @@ class ConsumeQueue:
     def is_filler(self, offset: int, entry: Entry) -> bool:
         """Whether `entry`, which is the one at `offset`, is a filler. One of size 0 that is none is damage."""
         position, size, tags_code = entry
-        if size != 0 or position < 0 or (position == 0 and tags_code != FILLER_CODE):
+        if size != 0 or position < 0 or tags_code != FILLER_CODE:
             return False
-        if offset + 1 == self.next_offset:
-            return tags_code == FILLER_CODE
-        following = self.entry(offset + 1)[0]
-        return following == position or (tags_code == FILLER_CODE and following > position)
+        return offset + 1 == self.next_offset or self.entry(offset + 1)[0] >= position
 
     @property
     def has_times(self) -> bool:

@@ -1,7 +1,7 @@
 """`rocketcrew broker convert`: a store whose log has another shape becomes one with segments of the configured size.
 
-Stores of earlier versions, and those of genuine brokers with another mappedFileSizeCommitLog, are served as they are; but a
-genuine broker opens a log only if all its segments have one size. So all records are written to a new log, in their order,
+Stores whose segments have another size, as of genuine brokers with another mappedFileSizeCommitLog, are served as they are;
+but a genuine broker opens a log only if all its segments have one size. So all records are written to a new log, in order,
 each with its new position; queue offsets, store times and everything else stay. Message ids have the position in them, and
 the new log begins above the end of the old one: ids that somebody has from before name nothing any more, and what a client
 sends back by such an id is refused, never taken for another message. Unique keys and keys go on.

@@ -147,7 +147,7 @@ class LogScan:
         size, magic = self._head(position)
         room = self._segment_end(position) - position
         if room < BLANK_MIN_BYTES and position + room < self._end and not any(self._log.read(position, room)):
-            return room  # where one of our older segments had no room for a BLANK
+            return room  # where there was no room for a BLANK (log_writing.blank)
         return size if magic == BLANK_MAGIC and BLANK_MIN_BYTES <= size <= room else 0
 
     def _record(self, position: int) -> Part | None:

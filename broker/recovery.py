@@ -47,10 +47,8 @@ def _offset(part: Part) -> int:
 
 
 def _is_in_no_queue(message: StoredMessage) -> bool:
-    """Half messages of brokers before 4.3, and their ends, are in the log alone: no offset was counted for them.
-
-    A send with their sysFlag that was none of them has an entry in stores of earlier versions.
-    """
+    """Half messages of brokers before 4.3, and their ends, are in the log alone: no offset was counted for them. One of their
+    sysFlag that has an offset was counted, and is in its queue."""
     flags = message.sysflag & SYSFLAG_TRANSACTION_MASK
     return message.queue_offset == 0 and flags in (SYSFLAG_TRANSACTION_PREPARED, SYSFLAG_TRANSACTION_ROLLBACK)
 

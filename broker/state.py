@@ -401,9 +401,9 @@ class BrokerState:
         return self.groups.known(group) is not None or RETRY_PREFIX + group in self.topics
 
     def has_offset_room(self, topic: str, group: str) -> bool:
-        """Whether there is room for an offset. Where there is none, groups that nobody made give theirs up: brokers of
-        earlier versions kept offsets of any name. A look that finds few of them looks at all groups, so the next one is
-        a while later."""
+        """Whether there is room for an offset. Where there is none, groups that nobody made give theirs up: the store of a
+        genuine broker has offsets of any name. A look that finds few of them looks at all groups, so the next one is a while
+        later."""
         if self.offsets.has_room(topic, group):
             return True
         if self.now_ms < self._next_room_ms:

@@ -143,19 +143,19 @@ class TopicTable:
         for line, is_after_line in lines:
             written, tab, text = line.partition(b"\t")
             name = written.decode(errors="replace")
-            text, _, log_end = text.partition(b"\t")  # lines of before have no position
+            text, _, log_end = text.partition(b"\t")
             try:
                 table = TopicConfigTable.decode(text)
             except ProtocolError:
                 damaged += 1
                 continue
             damaged += not is_after_line
-            if not tab or table.topic_config_table.keys() - {name}:
+            if not tab or not log_end.isdigit() or table.topic_config_table.keys() - {name}:
                 damaged += 1
                 continue
             if name in self._system:
                 continue
-            if not table.topic_config_table and log_end.isdigit():
+            if not table.topic_config_table:
                 removals[name] = int(log_end)
             self.changes = max(self.changes, table.data_version.counter)
             self.changed_ms = max(self.changed_ms, table.data_version.timestamp)

@@ -149,7 +149,7 @@ def check_store(settings: Settings, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as one JSON object.")
 @with_settings(asks_cluster=False, folder="broker.dir")
 def convert_store(settings: Settings, dry_run: bool, as_json: bool) -> None:
-    """Give a store of an earlier version, or of a genuine broker, the log files that this one writes.
+    """Give a store whose log files have another size, as that of a genuine broker, those that this one writes.
 
     Such stores are served as they are; after the conversion a genuine broker can open them too, when its
     mappedFileSizeCommitLog is broker.mapped_file_size_commit_log. The new store is made beside the old one and compared with

@@ -69,7 +69,7 @@ def read(store, wanted=EVERYTHING):
         (100, bytes(800)),
         (0, bytes(20)),
         (59 * 20, bytes(19) + b"a"),
-        (108, bytes(12)),  # the position is whole, and the rest zeros: as fillers of earlier versions
+        (108, bytes(12)),  # the position is whole, and the rest zeros
         (92, bytes(40)),  # from the middle of one entry to the middle of another
         (100, bytes(12)),  # position and size, with the tags code there still
         (100, b"\x7f" * 8),  # a position far behind the log
@@ -142,7 +142,7 @@ def test_retention_does_not_take_a_zeroed_sector_for_old_entries(begin, segment)
 
 
 def test_fillers_stand_for_lost_messages_wherever_the_next_one_is():
-    """Also at the very front of the log; and those of earlier versions have no mark."""
+    """Also at the very front of the log. One of size 0 without their mark is none."""
     storage = MemoryStorage()
     store = filled(storage, count=20)
     queue = store.queue("T", 0)
@@ -151,11 +151,13 @@ def test_fillers_stand_for_lost_messages_wherever_the_next_one_is():
     assert [queue.entry(offset) for offset in range(3)] == [(0, 0, FILLER_CODE)] * 3
     assert [queue.is_filler(offset, queue.entry(offset)) for offset in range(3)] == [True] * 3, "also at the end"
     queue.append(0, 100, 0)
-    queue.append_entries([(100, 0, 0), (100, 0, 0), (100, 90, 0), (190, 0, 0), (200, 90, 0)])
-    assert [queue.is_filler(offset, queue.entry(offset)) for offset in range(9)] == [
+    queue.append_entries(
+        [(100, 0, FILLER_CODE), (100, 90, 0), (190, 0, 0), (190, 90, 0), (300, 0, FILLER_CODE), (280, 90, 0)]
+    )
+    assert [queue.is_filler(offset, queue.entry(offset)) for offset in range(10)] == [
         *(True, True, True, False),
-        *(True, True, False),
-        *(False, False),  # it names another place than the next one
+        *(True, False, False, False),
+        *(False, False),  # it is behind the next one
     ]
 
 

@@ -42,7 +42,7 @@ def test_only_groups_that_were_made_leave_offsets(broker, way):
 
 
 def test_offsets_of_made_up_groups_make_room_for_groups_that_were_made(broker):
-    """Brokers of earlier versions kept what pulls of any name brought along."""
+    """Genuine brokers keep what pulls of any name bring along."""
     broker.send()
     broker.heartbeat("g")
     broker.heartbeat("gone", channel=2)

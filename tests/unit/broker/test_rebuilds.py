@@ -184,7 +184,7 @@ def test_what_a_crash_of_the_machine_leaves_of_a_queue_does_not_count(broker):
 
 @pytest.mark.parametrize("sysflag", [4, 12])
 @pytest.mark.parametrize("first", [True, False])
-def test_a_message_of_an_earlier_version_with_a_half_message_s_sysflag_is_kept(broker, sysflag, first):
+def test_a_message_with_a_half_message_s_sysflag_and_an_offset_is_kept(broker, sysflag, first):
     store = broker.core.state.store
     broker.send(queue_id=1)
     if not first:
