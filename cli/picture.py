@@ -68,7 +68,7 @@ def _troubles(found: dict[str, Any]) -> list[str]:
         said.append(f"QUARANTINED {set_aside} segments that do not fit the table: `rocketcrew reconcile` names them")
     if faults := counters.get("unexpected_errors", 0) + counters.get("invariant_violations", 0):
         said.append(f"FAULTS {faults} of rocketcrew itself: its log has them")
-    if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue.get("doubt")]:
+    if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue["doubt"]]:
         said.append(
             f"IN DOUBT {len(doubts)} queues, for {max(doubts):.0f} s: another member may have had them, `rocketcrew why-lag`"
             " says what is waited for"
@@ -93,8 +93,7 @@ def cannot_write(blocked: Mapping[str, Any]) -> str:
 
 def _rate(limit: dict[str, Any]) -> str:
     held = " (holds messages back now)" if limit["limited"] else ""
-    written = limit.get("written") or f"{limit['messages_per_second']:g}/s"  # of a supervisor of an earlier version
-    return f"{limit['topic'] or 'all topics'} {written}{held}"
+    return f"{limit['topic'] or 'all topics'} {limit['written']}{held}"
 
 
 def _mib(size_bytes: int) -> str:

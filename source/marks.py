@@ -10,8 +10,8 @@
 - Where the first message that was not read is the first of all, nothing in the queue is as old as what was read: the topic
   was made anew. Else the queue is the same, and a broker lost its end: it failed over to a replica that lagged, or its
   machine stopped.
-- A mark may lie further back: a replica gave no newer one, or it is from an early version. While it is there the queue is
-  the same, and if that is shorter now than what was read, reading goes on at its end.
+- A mark may lie further back: a replica gave no newer one. While it is there the queue is the same, and if that is
+  shorter now than what was read, reading goes on at its end.
 - Where retention has deleted the message that would be the mark, and none was kept before, the mark is that nothing was
   there (`Mark.stored_ms`): a message that is there later, and is not older, is of another queue. 4.9 does not move the
   first offset of a queue when all of it is deleted (ConsumeQueue.java, correctMinOffset): its messages cannot be read.

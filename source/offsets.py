@@ -181,7 +181,7 @@ def from_json(told: Mapping[str, Any]) -> Offsets:
 
 
 def marks_from_json(told: Mapping[str, Any]) -> Marks:
-    """The marks from Spark's checkpoint; none in that of an older version, nor of a queue that was taken out of it."""
+    """The marks from Spark's checkpoint; none of a queue that was taken out of it."""
     return {
         MessageQueue(topic, broker, int(queue_id)): Mark(*mark)
         for topic, brokers in told.get(MARKS, {}).items()

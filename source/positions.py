@@ -132,31 +132,6 @@ def shorter(start: Offsets, facts: Mapping[MessageQueue, Facts]) -> list[Message
     return [queue for queue, known in facts.items() if known.final and known.maximum < start.get(queue, 0)]
 
 
-def check_first_again(start: Offsets, end: Offsets, *, moved: bool, fail: bool) -> list[MessageQueue]:
-    """The queues of which the first batch, run again, cannot have the rows. It is of a version that did not write down where
-    it begins (offsets.BEGIN). Raises DataLossError for them.
-
-    `moved`: the start is one that moves, and the batch has marks, so it is empty or was planned with another start. It is
-    empty where the start is still its end.
-    """
-    if moved:
-        lost = sorted(queue for queue in end if start.get(queue) != end[queue])
-    else:
-        lost = sorted(queue for queue in end if queue not in start and end[queue] > 0)
-    if lost and fail and moved:
-        raise DataLossError(
-            f"rocketmq: the first batch is run again, and where it begins in {names(lost)} is not what the starting options"
-            " say now: it was planned with others, or the place has moved. Start the query with the options of then, or with"
-            " a new checkpoint, or set failOnDataLoss=false to go on behind that batch"
-        )
-    if lost and fail:
-        raise DataLossError(
-            f"rocketmq: the first batch is run again, and no broker has {names(lost)} now, so that nobody knows where that"
-            " begins: start the query again when its broker is back, or set failOnDataLoss=false to go on behind that batch"
-        )
-    return lost
-
-
 def _back_to(offset: int, facts: Facts) -> int:
     """Where a stream goes on in a queue that does not reach to `offset` any more, when neither a mark nor this process knows
     what happened.

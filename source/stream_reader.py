@@ -50,9 +50,9 @@ from .marks import (
     unmarked,
     what_happened,
 )
-from .offsets import BEGIN, KEPT_GROUP, MARKS, Marks, Offsets, from_json, marks_from_json, names, to_json
+from .offsets import BEGIN, KEPT_GROUP, Marks, Offsets, from_json, marks_from_json, names, to_json
 from .planning import Range, limited, ranges_between, split, waits
-from .positions import Facts, check_first_again, check_named, first_offset, known_ends, shorter
+from .positions import Facts, check_named, first_offset, known_ends, shorter
 from .pulling import LOST_TRIES_MAX, Reading
 
 if TYPE_CHECKING:
@@ -319,7 +319,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return BEGIN not in start and begin == self._first
 
     def _kept_group(self, start: dict[str, Any]) -> str:
-        """The group at whose offsets the query began; the options say it where the checkpoint is from an early version."""
+        """The group at whose offsets the query began; where the checkpoint names none, the options say it."""
         return str(start.get(KEPT_GROUP, "")) or self._reading.options.kept_group
 
     async def _since(self, looker: Looker, queues: Sequence[MessageQueue]) -> Offsets:
@@ -378,16 +378,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         `initialOffset`."""
         first, last = from_json(start), from_json(end)
         options = self._reading.options
-        is_first = self._is_first(start, first)
-        ranges = ranges_between(from_json(end[BEGIN]) if is_first and BEGIN in end else first, last)
+        is_first = self._is_first(start, first) and BEGIN in end
+        ranges = ranges_between(from_json(end[BEGIN]) if is_first else first, last)
         if end != self._planned:  # it is run again
             self._seen_ms.clear()  # this process has not seen what was planned
-            if is_first and BEGIN not in end:
-                moved, fail = options.starting.moves and MARKS in end, options.fail_on_data_loss
-                lost = check_first_again(first, last, moved=moved, fail=fail)
-                for queue in lost:
-                    _log.warning("data_lost", **queue_keys(queue), end=last[queue])
-                ranges = [part for part in ranges if part.queue not in lost]
             ranges = self._still_there(ranges, marks_from_json(end))
         self._planned = end
         return [RangePartition(part) for part in split(ranges, options.min_partitions, options.max_per_partition)]

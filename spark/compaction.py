@@ -261,7 +261,7 @@ class _Exchange:
 
     def run(self) -> Compacted:
         with self._alone():
-            self._sweep()
+            remove_tree(self._draft)
             folders = batch_folders(self._table)
             before = sum(len(data_files(folder)) for folder in folders.values())
             groups = _groups_in(folders, self._file_bytes)
@@ -279,14 +279,6 @@ class _Exchange:
             self._on_point("removed")
             after = sum(len(data_files(folder)) for folder in batch_folders(self._table).values())
             return Compacted(before, after)
-
-    def _sweep(self) -> None:
-        if self._draft.is_symlink():
-            raise LoaderError(
-                f"{self._draft} is a link to {self._draft.readlink()}: a compact of an earlier version was given that table"
-                f" by a link, {self._table.name}, which has become a second table by that. See docs/how-to/upgrade.md"
-            )
-        remove_tree(self._draft)
 
     @contextmanager
     def _alone(self) -> Generator[None]:

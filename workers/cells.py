@@ -183,7 +183,7 @@ class CellFile:
             os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it
         size = max(slots * CELL_BYTES + HEAD_WORDS * 8, os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, size)
-        place(self._fd, 0, size)  # also in a file that is there: an earlier version left holes
+        place(self._fd, 0, size)  # also in a file that is there: a copy may have holes
         return mmap.mmap(self._fd, size)
 
     def view(self, slot: int) -> CellView:

@@ -51,8 +51,7 @@ def why_lag(target: Target) -> None:
       rocketcrew why-lag -g billing --json
     """
     answer = target.ask("holding")
-    blocked = answer.get("blocked", {})  # a supervisor that was started by an earlier version says nothing of it
-    answer["queues"] = [explained(queue, answer["processes"], blocked) for queue in answer["queues"]]
+    answer["queues"] = [explained(queue, answer["processes"], answer["blocked"]) for queue in answer["queues"]]
     target.tell(answer, text_of(answer))
 
 
@@ -84,9 +83,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
     for queue in answer["popped"]:
         place = f"{queue['topic']} {queue['broker']} {queue['queue_id']}"
         lines.append(f"{place}: {queue['unfinished']} popped messages are not finished; the broker has their offsets")
-    # A supervisor that was started by an earlier version says nothing of them.
-    missing = answer.get("missing_topics", ())
-    lines += [f"topic {topic} does not exist: it is consumed as soon as it does" for topic in missing]
+    lines += [f"topic {topic} does not exist: it is consumed as soon as it does" for topic in answer["missing_topics"]]
     if not lines and not answer["queues"] and not answer["popped"]:
         lines.append(f"group {answer['group']}: this member has no queues")
     elif not lines:
@@ -95,7 +92,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
 
 
 def _has_to_say(queue: Mapping[str, Any]) -> bool:
-    return bool(queue["lag"] or queue["unfinished"] or queue["rules"] or queue.get("doubt"))
+    return bool(queue["lag"] or queue["unfinished"] or queue["rules"] or queue["doubt"])
 
 
 def _lines(queue: Mapping[str, Any]) -> list[str]:
@@ -103,7 +100,7 @@ def _lines(queue: Mapping[str, Any]) -> list[str]:
     lines = [f"{place}: lag {queue['lag']}, committed {queue['committed']}, {queue['unfinished']} unfinished here"]
     lines.append("  " + _holder(queue))
     lines += [f"  not pulled: {rule}" for rule in queue["rules"]]
-    if doubt := queue.get("doubt"):  # a supervisor that was started by an earlier version says nothing of it
+    if doubt := queue["doubt"]:
         lines.append("  " + _doubt(doubt))
     return lines
 

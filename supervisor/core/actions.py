@@ -287,7 +287,7 @@ class JournalCommitted:
 
 
 def forgotten(mq: MessageQueue) -> JournalCommitted:
-    """Nothing is committed of the queue any more, nor finished: an offset below all others, which every version reads."""
+    """Nothing is committed of the queue any more, nor finished: an offset below all others."""
     return JournalCommitted(mq, -1, -1)
 
 

@@ -94,7 +94,7 @@ class QueueLog:
     """What is known of one message queue."""
 
     opened_ms: int = 0
-    """The time of day at which it was last opened; 0 = not known, as in journals of earlier versions."""
+    """The time of day at which it was last opened; 0 = not known."""
     start: int = -1
     """Where the assignment that committed began; -1 = nothing committed yet."""
     committed: int = -1

@@ -43,7 +43,7 @@ def test_a_load_says_what_is_sealed_and_leaves_it(tmp_path: Path, capsys: pytest
 def test_the_folder_around_the_segments_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], *, was_used: bool
 ) -> None:
-    """Such as the slot: nothing waits in it, and all would be said to be loaded. `was_used`: by an earlier version."""
+    """Such as the slot: nothing waits in it, and all would be said to be loaded. `was_used`: somebody made it one."""
     slot, more = tmp_path / "billing/0", ("--target", "t", "--set", "spark.format=pyarrow")
     (slot / "segments/ready").mkdir(parents=True)
     if was_used:

@@ -41,7 +41,7 @@ def status(**more: Any) -> dict[str, Any]:
     worker = {"worker_id": "w.1", "pid": 7, "state": "ready", "messages": 3, "index": 0, "generation": 1, "done": 9,
               "failed": 0, "rss_bytes": 1 << 28, "running": "t/b/0@1 for 2.000 s", "progress": "1/2 pages"}  # fmt: skip
     queue = {"topic": "t", "broker": "b", "queue_id": 0, "state": "assigned", "next_offset": 4, "committed": 2,
-             "unfinished": 2, "lag": 7}  # fmt: skip
+             "unfinished": 2, "lag": 7, "doubt": None}  # fmt: skip
     return {
         "group": "g", "service": "RUNNING", "stopping": False, "paused": ["backlog", "operator"], "pid": 1, "client_id": "c",
         "counters": counters,

@@ -23,6 +23,7 @@ def queue(**changes: Any) -> dict[str, Any]:
     made: dict[str, Any] = {
         "topic": "orders", "broker": "a", "queue_id": 2, "state": "assigned", "committed": 3, "next_offset": 9, "lag": 6,
         "unfinished": 6, "holds": "worker", "offset": 3, "worker": "w1", "error": "", "rules": [],
+        "doubt": None,
     }  # fmt: skip
     return made | changes
 
@@ -40,7 +41,9 @@ def text(
     **more: Any,
 ) -> str:
     told = [explained(one, workers or [], blocked or {}) for one in queues]
-    return text_of({"group": "billing", "queues": told, "popped": [], "processes": workers or []} | more)
+    return text_of(
+        {"group": "billing", "queues": told, "popped": [], "processes": workers or [], "missing_topics": []} | more
+    )
 
 
 def test_a_message_that_runs_is_named_with_process_time_and_place() -> None:

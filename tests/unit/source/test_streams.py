@@ -285,31 +285,6 @@ def test_the_first_batch_is_the_same_whatever_start_is_given_when_it_is_run_agai
     assert counts(end, after) == [2, 2, 2, 2] if wanted else BEGIN in end
 
 
-@pytest.mark.parametrize("place", ["timestamp", "latest", "group"])
-def test_a_first_batch_that_does_not_say_where_it_began_is_not_emptied_in_silence(
-    filled: Access, clock: Any, place: str
-) -> None:
-    """Of the version that wrote marks already: either it is empty, or it had a start that does not move."""
-    earliest = stream(filled, clock, startingOffsets="earliest")
-    planned = earliest.latestOffset(earliest.initialOffset(), ReadAllAvailable())
-    del planned[BEGIN]
-    given = {"startingTimestamp": "0"} if place == "timestamp" else {"startingOffsets": place, "group": "crew"}
-    move_group(filled, 4)
-    if place == "latest":
-        latest = stream(filled, clock, **given)
-        assert latest.partitions(latest.initialOffset(), planned) == [], "the start is its end: it was empty"
-        send(filled, 1)
-    again = stream(filled, clock, **given)
-    with pytest.raises(DataLossError, match="it was planned with others, or the place has moved"):
-        again.partitions(again.initialOffset(), planned)
-    lenient = stream(filled, clock, failOnDataLoss="false", **given)
-    with structlog.testing.capture_logs() as lines:
-        assert lenient.partitions(lenient.initialOffset(), planned) == []
-    assert [(line["event"], line["queue_id"], line["end"]) for line in lines] == [
-        ("data_lost", queue, 10) for queue in range(4)
-    ]
-
-
 GROUP_MOVED, GROUP_KEPT = [11] * 4, [4] * 4
 
 
@@ -352,12 +327,12 @@ def test_the_group_that_is_kept_is_not_replaced_by_that_of_a_later_start(filled:
 
 def test_a_checkpoint_that_does_not_say_where_it_began_leaves_that_to_the_options(filled: Access, clock: Any) -> None:
     move_group(filled, 4)
-    early = to_json(dict.fromkeys(QUEUES, 6))
-    end = run(stream(filled, clock, group="crew", startingOffsets="group"), clock, early)
+    elsewhere = to_json(dict.fromkeys(QUEUES, 6))
+    end = run(stream(filled, clock, group="crew", startingOffsets="group"), clock, elsewhere)
     assert committed(filled, "crew") == GROUP_KEPT
     run(stream(filled, clock, group="crew"), clock, end)
     assert committed(filled, "crew") == GROUP_KEPT, "by then it says so"
-    run(stream(filled, clock, group="crew"), clock, early)
+    run(stream(filled, clock, group="crew"), clock, elsewhere)
     assert committed(filled, "crew") == [10] * 4
 
 
@@ -377,22 +352,6 @@ def test_the_first_batch_is_not_run_again_without_a_queue_that_is_away(filled: A
     with_queues(filled, 2)
     again = stream(filled, clock, startingOffsets="earliest")
     assert len(again.partitions(again.initialOffset(), end)) == 4, "it is known where they begin"
-    del end[BEGIN]  # as an early version wrote it
-    again = stream(filled, clock, startingOffsets="earliest")
-    with pytest.raises(
-        DataLossError, match=r"no broker has queue 2 of topic orders on broker-a, queue 3 of topic orders"
-    ):
-        again.partitions(again.initialOffset(), end)
-    lenient = stream(filled, clock, startingOffsets="earliest", failOnDataLoss="false")
-    with structlog.testing.capture_logs() as lines:
-        assert len(lenient.partitions(lenient.initialOffset(), end)) == 2
-    assert [(line["event"], line["queue_id"], line["end"]) for line in lines] == [
-        ("data_lost", 2, 10),
-        ("data_lost", 3, 10),
-    ]
-    with_queues(filled, 4)
-    back = stream(filled, clock, startingOffsets="earliest")
-    assert len(back.partitions(back.initialOffset(), end)) == 4
 
 
 def test_an_empty_first_batch_says_where_it_began_and_is_the_only_empty_one(filled: Access, clock: Any) -> None:

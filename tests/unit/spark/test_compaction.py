@@ -298,15 +298,6 @@ def test_a_state_that_is_deleted_meanwhile_is_no_error(world: World, segments: A
         assert compact(world.table, MIB).files_after == 1
 
 
-def test_what_an_earlier_version_has_made_of_a_link_is_named(world: World, segments: Any) -> None:
-    fill(world, segments, 2)
-    draft = world.table.with_name(f".{world.table.name}.compact")
-    draft.symlink_to("elsewhere")
-    with pytest.raises(LoaderError, match=r"is a link to elsewhere: .*upgrade\.md"):
-        compact(world.table, MIB)
-    assert draft.is_symlink()
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 def test_what_a_killed_compact_of_root_has_left_is_its_users_to_delete(world: World, segments: Any) -> None:
     for first in (1, 4):

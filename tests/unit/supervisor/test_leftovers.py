@@ -8,7 +8,7 @@ from rocketcrew.supervisor.slot import forget_socket
 
 
 def test_the_socket_of_the_dead_is_removed_and_nothing_that_the_slot_only_names(tmp_path: Path) -> None:
-    """An earlier version noted its folder of temporary files, and a copied slot names that of the original, which may run."""
+    """A copied slot may name what is of the original, which may run."""
     slot, temp = tmp_path / "slot", tmp_path / "pymp-named"
     slot.mkdir()
     temp.mkdir()

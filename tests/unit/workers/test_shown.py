@@ -241,7 +241,7 @@ def test_the_file_says_it_by_queue_and_only_where_it_counts(cells: CellFile) -> 
         Naming(cell, lambda: 1).chunk(9, QueueInfo("group", "orders", "broker-a", queue_id))
         unreported.begin(40)
         cell[STATE] = 42 + 1
-    assert list(shown(cells)) == []  # of earlier versions the header says nothing
+    assert list(shown(cells)) == [], "before a run has said from which chunk on its cells count"
     cells.counts_from = 1
     queues = [MessageQueue("orders", "broker-a", queue_id) for queue_id in (5, 6)]
     assert list(shown(cells)) == [(mq, 40, 42) for mq in queues]
