@@ -209,7 +209,7 @@ class Assigning:
             self._commit_first(q, offset)
         else:
             del self._moves[mq]
-            q.moved_to = q.skips_from = -1
+            q.moved_to, q.skips_from, q.move_holds = -1, -1, False
             self.s.recovered.pop(mq, None)
             if self.s.stopping:
                 self.revoke(q.pq, now)

@@ -136,6 +136,18 @@ def test_a_move_whose_commit_was_refused_at_the_deadline_is_committed_before_the
     assert noted(bench) == ({SKIPPED: [(500, 900)]} if offset == 900 else {})
 
 
+def test_what_is_finished_after_a_move_that_was_committed_before_the_opening_is_journalled(bench: Bench) -> None:
+    """It is over then, and a restart need not run it again."""
+    ended_at_its_deadline(bench, 100)
+    (handle,) = bench.open(0, offset=500)
+    bench.found(handle, [100])
+    bench.worker("w2")
+    dispatch = bench.one(act.Dispatch)
+    bench.done(dispatch.chunk)
+    assert dispatch.journalled
+    assert [(entry.start, entry.end) for entry in bench.take(act.JournalDone)] == [(100, 101)]
+
+
 def test_a_move_that_ended_at_its_deadline_is_not_passed_over_by_what_the_journal_knows(bench: Bench) -> None:
     bench.worker("w1", "w2")
     (handle,) = bench.open(0, offset=50)
