@@ -35,12 +35,12 @@ from .chunks import Token
 from .dispatching import Dispatching
 from .doubts import WITHHELD_S, guarded_from, is_forgotten, is_guarded, is_untold
 from .events import Members
-from .leaving import STOP_COMMIT_TRIES, Leaving, Move, is_known
+from .leaving import STOP_COMMIT_TRIES, Leaving, is_known
 from .ledger import Ledger
 from .locking import Locking
 from .machine_rooms import AllocationError
 from .popping import Popping
-from .process_queue import ProcessQueue, PulledQueue
+from .process_queue import Move, ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .reclaiming import recalls, reclaims
 from .state import State
@@ -125,8 +125,10 @@ class Assigning:
             if pq.state is QueueState.DRAINING:
                 q = s.pulled[pq.handle]
                 q.ours = mq in wanted
-                if not q.ours and q.moved_to >= 0 and not q.move_holds:
-                    self.leaving.not_committed(mq, q.drop_move())
+                if not q.ours and (dropped := q.unconfirmed):
+                    # It is its new owner's affair, and what was finished counts no more.
+                    q.move, q.forgets = None, True
+                    self.leaving.not_committed(mq, dropped.offset)
             elif mq not in wanted:
                 self.revoke(pq, now, to_another=True)
                 changed = True
@@ -197,8 +199,7 @@ class Assigning:
 
     def _commit_first(self, q: PulledQueue, offset: int) -> None:
         """The group is at `offset`, but the queue was moved, and no broker has confirmed that yet."""
-        q.moved_to, q.skips_from = self._moves[q.pq.mq]
-        self._commit_moved(q, offset)
+        self._commit_moved(q, self._moves[q.pq.mq], offset)
 
     def _committed_first(self, q: PulledQueue, offset: int, ok: bool, now: float) -> None:
         """The answer to that; a later reset may have come meanwhile."""
@@ -209,7 +210,7 @@ class Assigning:
             self._commit_first(q, offset)
         else:
             del self._moves[mq]
-            q.moved_to, q.skips_from, q.move_holds = -1, -1, False
+            q.move = None
             self.s.recovered.pop(mq, None)
             if self.s.stopping:
                 self.revoke(q.pq, now)
@@ -284,7 +285,7 @@ class Assigning:
     def _drained_too_long(self, pq: ProcessQueue, now: float) -> None:
         """The deadline has come. At a stop it is put off once where only the table is waited for, by the loader's time."""
         q = self.s.pulled.get(pq.handle)
-        drains = q is not None and pq.state is QueueState.DRAINING and q.ours and q.moved_to < 0
+        drains = q is not None and pq.state is QueueState.DRAINING and q.ours and q.move is None
         loads = (
             drains and pq.ledger.held and not pq.running() and all(map(self.s.unloaded.__contains__, pq.ledger.held))
         )
@@ -297,7 +298,7 @@ class Assigning:
         """What workers have takes longer than planned: what has not begun is left to the next owner, who would else run it
         beside us when the deadline has come, or has gone on already. Not where the queue goes on behind it."""
         q = self.s.pulled.get(pq.handle)
-        if pq.state is not QueueState.DRAINING or pq.cut_short or not pq.open or (q is not None and q.moved_to >= 0):
+        if pq.state is not QueueState.DRAINING or pq.cut_short or not pq.open or (q is not None and q.move is not None):
             return
         self.s.log("info", "drain_cut_short", **queue_keys(pq.mq), unfinished=pq.unfinished)
         pq.cut_short = True
@@ -327,12 +328,12 @@ class Assigning:
             if q.pq.state is QueueState.ASSIGNED and self._pulling.expired(q, now):
                 self.restart(q.pq, now)
 
-    def moved(self, q: PulledQueue, offset: int, now: float) -> None:
+    def moved(self, q: PulledQueue, move: Move, now: float) -> None:
         """The broker says that the offset is not in the queue: commit what it says, end, and open again there.
 
         5.x clients do the same at once (updateAndFreeze, docs/protocol.md); what runs finishes first.
         """
-        q.moved_to, q.move_holds = offset, False
+        q.move = move
         self.revoke(q.pq, now)
 
     def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
@@ -352,12 +353,11 @@ class Assigning:
                 q.forgets = True
                 continue
             self.s.log("warning", "offset_reset_by_admin", **place_keys(mq, offset), was=pq.head_offset)
-            q.skips_from = 0
+            move = Move(offset, 0, q.move.lost_to if q.move else -1)
             if pq.state is QueueState.ASSIGNED:
-                self.moved(q, offset, now)
+                self.moved(q, move, now)
             else:
-                q.moved_to, q.move_holds = offset, False
-                q.final_commit = False
+                q.move, q.final_commit = move, False
 
     def _reset_unopened(self, mq: MessageQueue, offset: int, now: float) -> None:
         """What was finished of it counts no more. If it is being opened, or is to be, or if a look-up has yet to say whose it
@@ -412,7 +412,7 @@ class Assigning:
     def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
         """The journal learns it, unless a move that holds asks for it to run again."""
         q = self.s.pulled.get(pq.handle)
-        if q is None or not q.move_holds:
+        if q is None or not (q.move and q.move.holds):
             self.s.out.append(JournalDone(pq.mq, start, end, *token))
 
     def check_of(self, pq: ProcessQueue, offset: int) -> None:
@@ -455,10 +455,10 @@ class Assigning:
             self._end(q, QueueEvent.DRAINED, now)
             return
         # Also when it was committed before: the broker may have been killed since, and have forgotten it.
-        if q.moved_to < 0:
+        if q.move is None:
             q.final_commit = self._commit(q, pq.head_offset)
         else:
-            q.final_commit = self._commit_moved(q, pq.head_offset)
+            q.final_commit = self._commit_moved(q, q.move, pq.head_offset)
 
     def deadline(self, pq: ProcessQueue, now: float) -> None:
         """What is not finished by now, the next owner repeats."""
@@ -468,24 +468,23 @@ class Assigning:
             self.s.log("warning", "drain_deadline", **queue_keys(pq.mq), unfinished=pq.unfinished, unsealed=unsealed)
             if self.s.stopping:
                 self.s.unsealed_at_stop += unsealed
-            if q.moved_to >= 0:
-                self._commit_move_late(q)
+            if q.move is not None:
+                self._commit_move_late(q, q.move.aimed(pq.head_offset))
             self._end(q, QueueEvent.DEADLINE, now)
 
-    def _commit_move_late(self, q: PulledQueue) -> None:
+    def _commit_move_late(self, q: PulledQueue, move: Move) -> None:
         """A move must hold although what runs did not finish in time. The answer finds the queue ended: it is committed once
         more before the queue is opened again, so a stop cannot know whether it holds."""
         # Whatever becomes of it: a restart must run all that the move asks for, so the journal forgets what was finished.
         q.forgets = True
-        q.aim(q.pq.head_offset)
         if not self.s.stopping:
             if not q.move_in_doubt:  # else the broker says it again, if it does not have the group's offset either
-                self._moves[q.pq.mq] = Move(q.moved_to, q.skips_from)
-        elif q.move_holds:
+                self._moves[q.pq.mq] = Move(move.offset, move.skips_from)
+        elif move.holds:
             return
         else:
-            self.leaving.not_committed(q.pq.mq, q.moved_to)
-        self._commit_moved(q, q.pq.head_offset)
+            self.leaving.not_committed(q.pq.mq, move.offset)
+        self._commit_moved(q, move, q.pq.head_offset)
 
     def _end(self, q: PulledQueue, event: QueueEvent, now: float) -> None:
         pq = q.pq
@@ -496,7 +495,7 @@ class Assigning:
         finished = pq.ledger.finished_above(q.committed)  # also where the last commit was refused, until the deadline
         if self.s.stopping and (event is QueueEvent.DEADLINE or (pq.cut_short and q.ours)):
             self.s.unfinished_at_stop += pq.unfinished - pq.never_begun
-            if q.moved_to < 0:
+            if q.move is None:
                 # It is in our journal, but another member begins at the committed offset.
                 head, group = pq.head_offset, at if (at := guarded_from(q)) >= 0 else pq.ledger.begin
                 self.s.uncommitted_at_stop += max(0, head - group) + pq.ledger.finished_above(head).total()
@@ -504,7 +503,7 @@ class Assigning:
             self._awaited.add(pq.mq)
         if q.forgets:
             self._forget_finished(pq.mq)
-        elif q.moved_to < 0 and (finished or pq.ledger.held):  # what is held the journal learns when it is sealed
+        elif q.move is None and (finished or pq.ledger.held):  # what is held the journal learns when it is sealed
             self.s.recovered[pq.mq] = (q.committed, finished)
             if not q.ours or pq.mq.topic not in self.s.topics:
                 self._elsewhere[pq.mq] = now
@@ -548,10 +547,10 @@ class Assigning:
         pq = q.pq
         if q.commit_asked >= 0 or pq.state is QueueState.ENDED:
             return
-        if q.moved_to >= 0:
+        if q.move is not None:
             # Else it waits for what runs. But a stop may be ended by force, and a step back passes nothing.
-            if self.s.stopping and q.owes_step_back and now >= q.last_commit_at:
-                self._commit_moved(q, pq.head_offset)
+            if self.s.stopping and q.step_back and now >= q.last_commit_at:
+                self._commit_moved(q, q.move, pq.head_offset)
             return
         if q.in_doubt and now - q.doubted_at < WITHHELD_S and pq.state is QueueState.ASSIGNED:
             return
@@ -570,16 +569,16 @@ class Assigning:
     def _commit(self, q: PulledQueue, offset: int) -> bool:
         """Ask for it; False where that would be wrong, which is logged and counted."""
         pq = q.pq
-        if q.moved_to < 0 and (offset < q.committed or not pq.nothing_unfinished_below(offset)):
+        if q.move is None and (offset < q.committed or not pq.nothing_unfinished_below(offset)):
             what = "commit_would_go_back" if offset < q.committed else "commit_would_pass_unfinished"
             self.s.counters.invariant_violations += 1
             self.s.log("critical", what, **place_keys(pq.mq, offset), committed=q.committed)
             return False
-        q.commit_asked, moves = offset, q.moved_to >= 0
+        q.commit_asked, moves = offset, q.move is not None
         self.s.out.append(Commit(pq.handle, pq.mq, offset, is_guarded(q, moves), guarded_from(q), moves))
         return True
 
-    def _commit_moved(self, q: PulledQueue, start: int) -> bool:
+    def _commit_moved(self, q: PulledQueue, move: Move, start: int) -> bool:
         """Ask for the offset that the queue was moved to. What the broker has deleted, and what an operator skips by that,
         from `start` on, is noted before (as everything that an offset passes: sealing.py), and not with the reset, so that
         the last of several counts.
@@ -587,11 +586,11 @@ class Assigning:
         Where it is refused and a later reset goes lower, the note stands, and hides nothing: what is settled was not skipped.
         So it does where the group has gone on elsewhere, and its offset stays.
         """
-        q.aim(start)
-        self.s.outcomes.add(LOST, q.pq.mq, start, max(start, min(q.lost_to, q.moved_to)))
-        if q.skips_from >= 0:
-            self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, q.skips_from), q.moved_to)
-        return self._commit(q, q.moved_to)
+        q.move = move = move.aimed(start)
+        self.s.outcomes.add(LOST, q.pq.mq, start, max(start, min(move.lost_to, move.offset)))
+        if move.skips_from >= 0:
+            self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, move.skips_from), move.offset)
+        return self._commit(q, move.offset)
 
     def committed(self, handle: int, offset: int, ok: bool, left_at: int, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""
@@ -630,10 +629,10 @@ class Assigning:
         q.committed_at, q.back_at = now, sys.maxsize
         if self.s.charges.forget_below(mq, offset):
             self.s.charges_over()
-        if q.moved_to == offset:
+        if q.move and q.move.offset == offset:
             # It is not finished up to there; what is below only does not concern us any more. And what was finished above
             # runs again: an offset that was never committed may be moved back to one that is no step back for the journal.
-            q.committed, q.move_holds = offset, True
+            q.committed, q.move = offset, q.move._replace(holds=True)
             self.s.out += (forgotten(mq), JournalCommitted(mq, offset, offset))
         elif offset != q.committed:
             q.committed = offset

@@ -28,7 +28,7 @@ from .order import Order
 from .ordered import Ordered, Returning
 from .orderly import Orderly
 from .popping import Popping
-from .process_queue import ProcessQueue, PulledQueue
+from .process_queue import Move, ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .reclaiming import Reclaiming
 from .settling import Settling
@@ -442,8 +442,8 @@ class Core:
     def _reported(self, chunk: Chunk, pq: ProcessQueue) -> None:
         self.settling.reported(chunk, pq)
 
-    def _moved(self, q: PulledQueue, offset: int, now: float) -> None:
-        self.assigning.moved(q, offset, now)
+    def _moved(self, q: PulledQueue, move: Move, now: float) -> None:
+        self.assigning.moved(q, move, now)
 
     def _restart(self, pq: ProcessQueue, now: float) -> None:
         self.assigning.restart(pq, now)

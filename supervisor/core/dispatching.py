@@ -293,7 +293,7 @@ class Dispatching:
         s.counters.dispatched_messages += chunk.count
         window_open = not chunk.alone and self._block_open(worker)
         q = s.pulled.get(pq.handle)
-        journalled = q is not None and not q.move_holds
+        journalled = q is not None and not (q.move and q.move.holds)
         s.out.append(Dispatch(worker.worker_id, chunk, pq.mq, pq.info_handle, window_open, journalled))
 
     def _dispatch_again(self, worker: Worker, chunk: Chunk) -> None:

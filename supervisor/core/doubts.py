@@ -50,7 +50,7 @@ GONE_S = 90.0
 def is_guarded(q: PulledQueue, moves: bool) -> bool:
     """Whether a commit of the queue looks at the group's offset first: its new owner commits too, its lock is not ours, or
     another may have had it. `moves`: it tells where the queue was moved."""
-    if moves and q.moved_to >= 0:
+    if moves and q.move is not None:
         return q.move_in_doubt
     return q.in_doubt or not q.pq.locked or q.pq.state is QueueState.DRAINING
 
@@ -65,7 +65,7 @@ def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
     """Of a queue that ends in doubt, to be opened here again or in a stop: whether a broker that was killed left its commit
     behind, so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had
     that."""
-    again = q.pq.state is QueueState.DRAINING and q.ours and q.moved_to < 0 and q.pq.locked_until == inf
+    again = q.pq.state is QueueState.DRAINING and q.ours and q.move is None and q.pq.locked_until == inf
     return again and q.in_doubt and 0 <= left_at < guarded_from(q) and now - q.cut_off_at < GONE_S
 
 
@@ -148,7 +148,7 @@ class Doubts:
     def _goes_on(self, q: PulledQueue) -> bool:
         """It starts messages when its doubt is over: also one that finishes what it has dispatched, in a stop."""
         pq = q.pq
-        return pq.state is QueueState.ASSIGNED or (self.s.finishes(pq) and bool(pq.open) and q.moved_to < 0)
+        return pq.state is QueueState.ASSIGNED or (self.s.finishes(pq) and bool(pq.open) and q.move is None)
 
     def _ask(self, q: PulledQueue) -> None:
         q.position_asked = True
@@ -230,7 +230,7 @@ class Doubts:
             return True
         if answer.left_at >= guarded_from(q):
             return False  # the group was found further back since this was asked for
-        return q.pq.state is not QueueState.ASSIGNED and not (self.s.stopping and q.in_doubt and q.moved_to < 0)
+        return q.pq.state is not QueueState.ASSIGNED and not (self.s.stopping and q.in_doubt and q.move is None)
 
     def _soon(self, topic: str, now: float) -> None:
         if topic in self._due:

@@ -7,24 +7,17 @@ which nobody else may know. A commit is tried a few times. What is given up is s
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .actions import Finished
 from .doubts import guarded_from
-from .process_queue import PulledQueue
+from .process_queue import Move, PulledQueue
 from .state import State
 from .states import QueueState
 
 STOP_COMMIT_TRIES: Final = 3
-
-
-class Move(NamedTuple):
-    """Where a queue is to go on, and from where on that skips messages (PulledQueue.skips_from)."""
-
-    offset: int
-    skips_from: int
 
 
 class Leaving:
@@ -45,16 +38,16 @@ class Leaving:
     def _owes(self, q: PulledQueue) -> bool:
         if q.pq.state is QueueState.OPENING:
             return q.pq.mq in self._moves
-        return q.commit_asked >= 0 or (q.moved_to < 0 and bool(q.pq.ledger.held))
+        return q.commit_asked >= 0 or (q.move is None and bool(q.pq.ledger.held))
 
     def uncommitted(self) -> dict[int, int]:
         """By handle of their queues: offsets that may be committed in a stop, and whose commits are not under way."""
         found: dict[int, int] = {}
         for handle, q in self.s.pulled.items():
             if q.pq.state is not QueueState.OPENING and q.commit_asked < 0:
-                if q.owes_step_back:
-                    found[handle] = q.moved_to
-                elif q.moved_to < 0 and q.pq.head_offset > guarded_from(q):
+                if move := q.step_back:
+                    found[handle] = move.offset
+                elif q.move is None and q.pq.head_offset > guarded_from(q):
                     found[handle] = q.pq.head_offset
         return found
 
@@ -76,8 +69,8 @@ class Leaving:
         for mq, move in self._moves.items():
             self.not_committed(mq, move.offset)
         for q in self.s.pulled.values():
-            if q.pq.state is not QueueState.OPENING and q.ours and q.moved_to >= 0 and not q.move_holds:
-                self.not_committed(q.pq.mq, q.moved_to)
+            if q.pq.state is not QueueState.OPENING and q.ours and (dropped := q.unconfirmed):
+                self.not_committed(q.pq.mq, dropped.offset)
 
     def left(self) -> Finished:
         """What a stop at this moment leaves to be repeated: unfinished, finished without its rows being sealed, and of queues
@@ -100,4 +93,4 @@ class Leaving:
 def is_known(q: PulledQueue, offset: int) -> bool:
     """The broker has confirmed the offset, or sent it, and the group was not found behind that since; of a move only what it
     has confirmed counts."""
-    return offset == q.committed and q.back_at >= offset and (q.moved_to < 0 or q.move_holds)
+    return offset == q.committed and q.back_at >= offset and q.unconfirmed is None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ...remoting.check_points import CheckPoint
 from ...remoting.queues import MessageQueue
@@ -202,6 +202,25 @@ class ProcessQueue:
         self.ledger.lose(chunk.floor, chunk.offsets[-1] + 1)
 
 
+class Move(NamedTuple):
+    """The broker said that our offset is not in the queue, or an operator reset it: where it is to go on."""
+
+    offset: int
+    skips_from: int = -1
+    """By an operator: what lies between there (or our offset, if that is higher) and `offset` is skipped; -1 of any other."""
+    lost_to: int = -1
+    """By the broker: up to there it has deleted its messages; -1 of any other."""
+    holds: bool = False
+    """A broker has confirmed it."""
+
+    def aimed(self, start: int) -> Move:
+        """Where the broker's end is below ours, and what was pulled from `start` on was not run, it still has that: its
+        answer passes over it."""
+        if self.lost_to < 0 or self.skips_from >= 0:
+            return self
+        return self._replace(offset=min(self.offset, max(start, self.lost_to)))
+
+
 class PulledQueue:
     """One assignment of a message queue that is pulled: its position, its commits, and what holds its next pull back.
 
@@ -211,8 +230,8 @@ class PulledQueue:
     __slots__ = (
         "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
-        "last_pull", "left_to", "lost_to", "move_holds", "moved_to", "opened_ms", "ours", "position_asked", "pq",
-        "pull_pending", "refusals", "refused_code", "refused_remark", "settled_to", "skips_from", "starved",
+        "last_pull", "left_to", "move", "opened_ms", "ours", "position_asked", "pq", "pull_pending", "refusals",
+        "refused_code", "refused_remark", "settled_to", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -237,14 +256,8 @@ class PulledQueue:
         """The last commit of a draining queue was asked for: the queue ends with the answer."""
         self.last_commit_tries, self.last_commit_at = 0, 0.0
         """How often that commit failed, and when it may be asked again."""
-        self.moved_to = -1
-        """The broker said that our offset is not in the queue, or an operator reset it: the queue ends, and goes on there."""
-        self.move_holds = False
-        """A broker has confirmed that."""
-        self.lost_to = -1
-        """Of a move by the broker: up to there it has deleted its messages; -1 of any other."""
-        self.skips_from = -1
-        """Of a move by an operator: what lies between there (or our offset, if that is higher) and `moved_to` is skipped."""
+        self.move: Move | None = None
+        """The queue ends, and goes on there."""
         self.ours = False
         """It drains, but no other member has it: a reset that comes meanwhile is ours to commit."""
         self.forgets = False
@@ -272,9 +285,15 @@ class PulledQueue:
         """The code of the refusal of its last pull, -1 when it was none; what the broker said, and how often in a row."""
 
     @property
-    def owes_step_back(self) -> bool:
+    def unconfirmed(self) -> Move | None:
+        """Its move, while no broker has confirmed that."""
+        return None if self.move is None or self.move.holds else self.move
+
+    @property
+    def step_back(self) -> Move | None:
         """It is ours, and was moved to where nothing unfinished lies before: no broker has confirmed that yet."""
-        return self.ours and not self.move_holds and 0 <= self.moved_to <= self.pq.head_offset
+        move = self.unconfirmed
+        return move if move and self.ours and move.offset <= self.pq.head_offset else None
 
     @property
     def in_doubt(self) -> bool:
@@ -285,18 +304,7 @@ class PulledQueue:
     def move_in_doubt(self) -> bool:
         """The broker has moved it off what it does not have, and another member may have gone on further. (An operator's
         reset counts all the same.)"""
-        return self.moved_to >= 0 and self.skips_from < 0 and (self.in_doubt or not self.pq.locked)
-
-    def aim(self, start: int) -> None:
-        """Of a move: where the broker's end is below ours, and what was pulled from `start` on was not run, it still has
-        that: its answer passes over it."""
-        if self.lost_to >= 0 and self.skips_from < 0:
-            self.moved_to = min(self.moved_to, max(start, self.lost_to))
-
-    def drop_move(self) -> int:
-        """Another member has the queue, whose affair the move is; where it was to go on. What was finished counts no more."""
-        offset, self.moved_to, self.skips_from, self.forgets = self.moved_to, -1, -1, True
-        return offset
+        return self.move is not None and self.move.skips_from < 0 and (self.in_doubt or not self.pq.locked)
 
     def reservation_bytes(self) -> int:
         """What the next pull sets aside: a quarter more than the last body, within what brokers send.

@@ -20,7 +20,7 @@ from ...remoting.queues import MessageQueue
 from ...remoting.stored import first_offset_of, walk
 from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
-from .process_queue import ProcessQueue, PulledQueue
+from .process_queue import Move, ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
 from .state import BACKLOG, DISK, State
 from .states import QueueState
@@ -57,9 +57,9 @@ class PullResult:
 
 
 class Pulling:
-    """Sends pulls and takes their answers. `moved(queue, offset, now)` drains a queue and opens it again there."""
+    """Sends pulls and takes their answers. `moved(queue, move, now)` drains a queue and opens it again there."""
 
-    def __init__(self, state: State, moved: Callable[[PulledQueue, int, float], None]) -> None:
+    def __init__(self, state: State, moved: Callable[[PulledQueue, Move, float], None]) -> None:
         self.s = state
         self._moved = moved
         self._trimmed_at = float("-inf")
@@ -360,12 +360,12 @@ class Pulling:
             self.s.log(level, "pull_offset_illegal", **place_keys(pq.mq, pq.next_offset), corrected=result.next_offset)
             forwards = result.next_offset > pq.next_offset
             unknown = result.next_offset if forwards else 0
-            q.lost_to = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset)
-            if (forwards or pq.next_offset <= result.end_offset) and q.lost_to < result.next_offset:
+            lost_to, skips_from = min(result.min_offset if result.min_offset >= 0 else unknown, result.next_offset), -1
+            if (forwards or pq.next_offset <= result.end_offset) and lost_to < result.next_offset:
                 # The broker has the rest, or all that we asked for: an operator's reset passes over that, which brokers from
                 # 5.2 on answer in the same way, also where it is to something that is pulled and has not run.
-                q.skips_from = q.lost_to
-            self._moved(q, result.next_offset, now)
+                skips_from = lost_to
+            self._moved(q, Move(result.next_offset, skips_from, lost_to), now)
             return
         self.s.counters.pull_errors += 1
         if result.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):

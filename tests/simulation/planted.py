@@ -20,7 +20,7 @@ from rocketcrew.supervisor.core.chunks import Chunk, Token
 from rocketcrew.supervisor.core.decisions import DISPATCHING, Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.journal import MAGIC, Entry, JournalState, Records, _Names, _records, replay
-from rocketcrew.supervisor.core.process_queue import ProcessQueue, PulledQueue
+from rocketcrew.supervisor.core.process_queue import Move, ProcessQueue, PulledQueue
 from rocketcrew.supervisor.core.pulling import Pulling
 from rocketcrew.supervisor.core.reclaiming import Reclaiming
 from rocketcrew.supervisor.core.retries import Retries
@@ -90,9 +90,9 @@ class CommitNext(CoreParts):
 
     class assigning_class(Assigning):
         def _commit(self, q: PulledQueue, offset: int) -> bool:
-            q.moved_to, moved = max(q.moved_to, 0), q.moved_to  # past the core's own check, too
-            asked = super()._commit(q, q.pq.next_offset if moved < 0 else offset)
-            q.moved_to = moved
+            q.move, moved = q.move or Move(0), q.move  # past the core's own check, too
+            asked = super()._commit(q, q.pq.next_offset if moved is None else offset)
+            q.move = moved
             return asked
 
 

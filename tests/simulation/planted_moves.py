@@ -18,7 +18,7 @@ class LeavesItToNobody(Assigning):
 
     def reset(self, offsets: Mapping[MessageQueue, int], now: float) -> None:
         for q in self.s.pulled.values():
-            q.ours = q.ours and q.moved_to >= 0
+            q.ours = q.ours and q.move is not None
         super().reset(offsets, now)
 
 
