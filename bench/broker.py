@@ -51,6 +51,7 @@ from rocketcrew.broker.config import BrokerConfig  # noqa: E402
 from rocketcrew.broker.server import EmbeddedBroker as BrokerHere  # noqa: E402
 from rocketcrew.client.access import Access, TlsOptions  # noqa: E402
 from rocketcrew.client.admin import Admin  # noqa: E402
+from rocketcrew.client.clock import wall_ms  # noqa: E402
 from rocketcrew.client.cluster import Cluster  # noqa: E402
 from rocketcrew.client.opening import open_cluster  # noqa: E402
 from rocketcrew.client.operations import Operations, parse_pull  # noqa: E402
@@ -387,7 +388,7 @@ async def write_log(folder: Path, messages: int, body_bytes: int, since: int) ->
         count = min(PUT_AT_ONCE, messages - number)
         queue_id = number // PUT_AT_ONCE % QUEUES
         records = [StoredMessage("log", body, b"", queue_id=queue_id) for _ in range(count)]
-        store.put_all(time.time_ns() // 1_000_000, records, [0] * count)
+        store.put_all(wall_ms(), records, [0] * count)
         if number // PUT_AT_ONCE % 64 == 0:
             await asyncio.sleep(0)
     await broker.crash()

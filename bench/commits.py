@@ -33,6 +33,7 @@ import structlog
 from deltalake import DeltaTable
 from measure import interruptible, report, write_segment
 
+from rocketcrew.client.clock import wall_ms
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.arrow_writer import ArrowWriter
@@ -154,7 +155,7 @@ class Bench:
     def step(self, member: int) -> Cost:
         """One commit."""
         before = self._meter.now()
-        assert self.loaders[member].step(time.time_ns() // 1_000_000, at_once=True) is not None
+        assert self.loaders[member].step(wall_ms(), at_once=True) is not None
         return self._meter.now().since(before)
 
     def begin_anew(self) -> None:

@@ -33,6 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from measure import cpu_us, interruptible, report, write_segment
 
+from rocketcrew.client.clock import wall_ms
 from rocketcrew.conf.segment_format import FORMAT_VERSION, META_VERSION, key_fields, segment_name
 from rocketcrew.durable.files import remove_tree
 from rocketcrew.durable.intervals import OffsetSet
@@ -49,7 +50,6 @@ from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.targets.parquet import ParquetTarget
 from rocketcrew.spark.targets.target import Writer
-from rocketcrew.spark.work import wall_ms
 
 KEY_BYTES = 120
 """About what the key columns of one row take."""

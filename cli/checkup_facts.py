@@ -13,7 +13,6 @@ import os
 import re
 import resource
 import sys
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ import psutil
 from ..client.access import Access
 from ..client.admin import Admin
 from ..client.asking import ask
+from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
@@ -274,7 +274,7 @@ class Looking:
         return popped_retries(table, self._group)
 
     async def _broker(self, name: str, address: str) -> BrokerFacts:
-        before_ms = time.time() * 1000
+        before_ms = wall_ms()
         code = RequestCode.GET_BROKER_RUNTIME_INFO
         try:
             answer = await ask(self._cluster.remoting, address, code, timeout_ms=TIMEOUT_MS)
@@ -283,7 +283,7 @@ class Looking:
             return BrokerFacts(name, address, unreachable=error.reason)
         except RocketcrewError:
             return BrokerFacts(name, address)  # a proxy, or a right that is missing
-        now_ms = (before_ms + time.time() * 1000) / 2
+        now_ms = (before_ms + wall_ms()) / 2
         clock_ms = broker_clock_ms(table)
         ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
         return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -30,6 +29,7 @@ from ..remoting.names import DEFAULT_TOPIC
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList
 from .background import take_each
+from .clock import wall_ms
 from .cluster import DEFAULT_TOPIC_QUEUE_NUMS, Cluster
 from .identity import ip_for_ids
 from .logs import get_logger
@@ -134,7 +134,7 @@ class Producer:
         default_topic: str = DEFAULT_TOPIC,
         default_topic_queue_nums: int = DEFAULT_TOPIC_QUEUE_NUMS,
         heartbeat_interval_ms: int = HEARTBEAT_INTERVAL_MS,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """`target`: name servers, or how a cluster is reached, with own connections; or a cluster that is open and stays so.
 

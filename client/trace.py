@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -31,6 +30,7 @@ from ..remoting.traces import (
     recall_record,
 )
 from .background import background
+from .clock import wall_ms
 from .cluster import Cluster
 from .identity import ip_for_ids
 from .logs import get_logger
@@ -67,7 +67,7 @@ class TraceDispatcher:
         next_id: Callable[[], str],
         topic: str = "",
         batch_max: int = BATCH_DEFAULT,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = wall_ms,
     ) -> None:
         """`kind` is PRODUCE or CONSUME; an empty `topic` is RMQ_SYS_TRACE_TOPIC."""
         self.topic = topic or TRACE_TOPIC
@@ -166,7 +166,7 @@ def consumer_traces(cluster: Cluster, group: str, topic: str, batch_max: int) ->
         cluster,
         group,
         "CONSUME",
-        next_id=lambda: ids.next(time.time_ns() // 1_000_000),
+        next_id=lambda: ids.next(wall_ms()),
         topic=topic,
         batch_max=batch_max,
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Sequence
 
 import structlog
 
+from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..conf.settings import ConsumerSettings
-from ..conf.units import NS_PER_MS
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, UsageError
@@ -83,7 +82,7 @@ class Beginning:
     async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
         """Where a new stream begins, by the rules of a member: the group's offset, else consumeFromWhere. As JSON."""
         stored = BrokersOffsets(self._operations, self._access.wrap(consumer.group))
-        timestamp_ms = timestamp_to_begin_at(consumer, time.time_ns() // NS_PER_MS)
+        timestamp_ms = timestamp_to_begin_at(consumer, wall_ms())
         rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
         found: Offsets = {}
         for queue in queues:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import structlog
 
+from ..client.clock import wall_ms
 from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
@@ -20,7 +21,6 @@ from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..spark.table_columns import table_columns
 from ..spark.targets.making import make_loader, make_target, make_writer
-from ..spark.work import wall_ms
 from ..supervisor.loader_child import where
 from ..workers.boot import TableSpec
 from ..workers.ddl import as_schema

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..remoting.errors import RocketcrewError, UnreachableError
 from ..remoting.log_keys import place_keys, queue_keys
@@ -65,11 +66,6 @@ CHANGES_MAX = 60
 """Looks in a row that each find other queues than the one before. A topic is made anew once."""
 
 _log = get_logger("rocketcrew.source")
-
-
-def wall_ms() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
 
 
 @dataclass(slots=True)

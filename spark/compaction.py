@@ -43,6 +43,7 @@ from typing import Any, Final
 import pyarrow
 import pyarrow.parquet
 
+from ..client.clock import wall_ms
 from ..durable.files import remove_tree, sync_path, sync_tree
 from ..remoting.errors import UsageError
 from .delta_files import own_files
@@ -216,7 +217,7 @@ def _compact_delta(table: Place, file_bytes: int, on_point: Callable[[str], None
             try:
                 bounds = MergeBounds.all_small(file_bytes)
                 with _umask_for(entry_of(table, read)):
-                    done = merge_small_files(table, opened, bounds, int(time.time() * 1000), on_point)
+                    done = merge_small_files(table, opened, bounds, wall_ms(), on_point)
             except FileExistsError:
                 continue
             except (library.exceptions.DeltaError, LoaderError, OSError) as error:

@@ -21,6 +21,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
+from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.segment_format import READY_DIR
@@ -51,11 +52,6 @@ IN_MEMORY = "in-memory"
 """Spark's name of a metastore that is in the session itself."""
 
 MakeTarget = Callable[[LoaderConfig, Writer, Executor], Target]
-
-
-def wall_ms() -> int:
-    """The wall clock, in milliseconds."""
-    return time.time_ns() // 1_000_000
 
 
 class CrashPoint:

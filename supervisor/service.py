@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from ..client.background import take_each
+from ..client.clock import wall_ms
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
-from ..conf.units import NS_PER_MS
 from ..durable.room import needs_room
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
@@ -357,7 +357,7 @@ class Supervisor:
         settings = self.settings
         self._cells = CellFile(self._slot.path / CELLS_FILE, CELL_SLOTS)
         self._count_cells_anew()
-        self._run_id = f"w{time.time_ns() // NS_PER_MS:x}{secrets.token_hex(2)}"
+        self._run_id = f"w{wall_ms():x}{secrets.token_hex(2)}"
         self._sealed_unnoted = self._slot.sealed_tokens() & self._journal_state.pending.keys()
         left = self._slot.left_behind(() if self.core.state.config.commit_after_loaded else self._sealed_unnoted)
         table = table_spec(settings, self._slot)

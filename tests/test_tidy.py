@@ -279,12 +279,29 @@ def test_pure_modules_touch_nothing(file: Path) -> None:
         first = module.partition(".")[0]
         if level == 0 and first in IMPURE and (module, name) not in TYPES_ALONE:
             wrong.append(f"line {line}: imports {module}")
+    wrong += [f"line {line}: reads the clock" for line, target in targets_of(file) if name_of(target) == CLOCK]
     for node in ast.walk(tree_of(file)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
             wrong.append(f"line {node.lineno}: opens a file")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCK_READERS:
             wrong.append(f"line {node.lineno}: reads the clock")
     assert not wrong, f"{name_of(file)} decides and does not act (hand it in, or move it to an edge module): {wrong}"
+
+
+CLOCK = "client/clock.py"
+
+
+def test_the_wall_clock_is_read_in_milliseconds_by_its_function() -> None:
+    """One spelling of it, and one place to look at for what a step of the clock does."""
+    wrong = [
+        f"{name_of(file)}:{node.lineno}"
+        for room in FLOORS
+        for file in room_files(room)
+        if name_of(file) != CLOCK
+        for node in ast.walk(tree_of(file))
+        if isinstance(node, ast.BinOp) and re.match(r"time\.(time_ns\(\) //|time\(\) \*) ", ast.unparse(node))
+    ]
+    assert not wrong, f"use wall_ms of {CLOCK}: {wrong}"
 
 
 def test_edges_exist() -> None:

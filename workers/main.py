@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from multiprocess import forkserver
 
+from ..client.clock import wall_ms
 from ..client.logs import get_logger, keep_configuration
 from ..client.spans import flush_providers, span_api
 from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
@@ -423,11 +424,7 @@ def trace_log(member: str, *, ordered: bool) -> TraceLog:
     from ..client.identity import ip_for_ids
 
     ids = UniqueIds(ip_for_ids(member.partition("@")[0]), os.getpid(), random.getrandbits(32))
-    return TraceLog(now_ms=_now_ms, clock=time.monotonic_ns, next_id=lambda: ids.next(_now_ms()), ordered=ordered)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return TraceLog(now_ms=wall_ms, clock=time.monotonic_ns, next_id=lambda: ids.next(wall_ms()), ordered=ordered)
 
 
 def core_for(index: int, cores: Sequence[int]) -> int | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
 
 from ...client.access import Access
+from ...client.clock import wall_ms
 from ...conf.importing import uncollected, without_looks
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
@@ -172,7 +172,7 @@ def convert_store(settings: Settings, dry_run: bool, as_json: bool) -> None:
         )
         would(what, as_json=as_json, records=records or 0)
         return
-    done = convert(folder, config, time.time_ns() // 1_000_000)
+    done = convert(folder, config, wall_ms())
     if as_json:
         click.echo(
             json_text({"records": done.records, "segments": done.segments, "before": done.before and str(done.before)})

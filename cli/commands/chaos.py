@@ -17,6 +17,7 @@ from typing import Final
 
 import click
 
+from ...client.clock import wall_ms
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.logging import set_up
 from ...conf.settings import Settings
@@ -93,7 +94,7 @@ def chaos(
         would(f"do {', '.join(chosen)} on {where}", as_json=as_json, faults=chosen, own_broker=own_broker)
         return
     seed = random.SystemRandom().getrandbits(32) if seed is None else seed
-    name = f"rocketcrew-chaos-{os.getpid()}-{time.time_ns() // 1_000_000 % 10**9}"
+    name = f"rocketcrew-chaos-{os.getpid()}-{wall_ms() % 10**9}"
     place = _place(folder)
     more = {key: value for fault in chosen for key, value in FAULTS[fault].settings.items()}
     click.echo(f"chaos on {where}: topic and group {name}, seed {seed}, folder {place}", err=True)

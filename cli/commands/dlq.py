@@ -17,6 +17,7 @@ import click
 
 from ...client.access import Access
 from ...client.admin import Admin
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
@@ -214,7 +215,7 @@ def picks(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def command(settings: Settings, /, **arguments: Any) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = wall_ms()
         since, until = arguments.pop("since"), arguments.pop("until")
         wanted = Wanted(
             names=arguments.pop("names", ()), error=arguments.pop("error"), line=arguments.pop("line"),
@@ -389,7 +390,7 @@ def replay(
             return
         rest = goes_on_with(wanted) if wanted.done_too else GOES_ON
         local = Local(desk, handler, rate, rest, debug=debug, handled=handled, as_json=as_json) if handler else None
-        course.begin(found, when(time.time_ns() // 1_000_000))
+        course.begin(found, when(wall_ms()))
         if local is not None:
             code = local.through(found)
             course.end()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 import click
 
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
@@ -39,7 +38,7 @@ def peek(settings: Settings, topic: str, count: int, since: str, wanted: Filter,
     """
     require(settings, ["cluster.name_servers"], flag_names={"cluster.name_servers": "-n HOST:PORT"})
     access = access_of(settings)
-    from_ms = 0 if since == "earliest" else parse_time("--from", since, time.time_ns() // 1_000_000) if since else None
+    from_ms = 0 if since == "earliest" else parse_time("--from", since, wall_ms()) if since else None
 
     silent: Silent = {}
 

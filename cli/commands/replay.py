@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from ...client.clock import wall_ms
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings
 from ...workers.loading import describe
@@ -72,7 +72,7 @@ def replay(
     # pyspark takes its time to import, and --help does not need it.
     from ...engine.replay import Window, run_replay
 
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = wall_ms()
     to_ms = now_ms if to is None else parse_time("--to", to, now_ms)
     window = Window(parse_time("--from", from_, now_ms), to_ms, output, diff)
     import_from_here()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from ...client.clock import wall_ms
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ...conf.settings import Settings, require
 from ...durable.files import remove_tree
@@ -103,7 +103,7 @@ def reset(
     require(settings, list(names), flag_names=names)
     if reprocess:
         table_place(settings, not_on_hdfs=NOT_ON_HDFS)  # refused before anybody is asked
-    time_ms = time_of(where, time.time_ns() // 1_000_000)
+    time_ms = time_of(where, wall_ms())
     group = settings.consumer.group
     offsets = GroupOffsets(access_of(settings), group, topics, broadcasting=is_set_broadcasting(settings, group))
     with resting_engine(Path(settings.supervisor.data_dir), group_in_keys(settings)) as checkpoint:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import asdict, dataclass
 
 import click
 
 from ...client.admin import Admin
 from ...client.asking import is_missing_topic
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
@@ -65,7 +65,7 @@ def topics(settings: Settings, everything: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json_text({"topics": [asdict(one) for one in found]}))
     elif found:
-        click.echo("\n".join(lines([row(one, time.time_ns() // 1_000_000) for one in found])))
+        click.echo("\n".join(lines([row(one, wall_ms()) for one in found])))
     else:
         click.echo("the cluster has no topics; `rocketcrew send -t NAME` makes one")
     for line in sorted(not_known(failed)):

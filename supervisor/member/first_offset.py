@@ -8,15 +8,14 @@ asked once more, so that the reason can be logged; a 4.x broker does not disting
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Protocol
 
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.formats import consume_timestamp_ms
 from ...conf.settings import ConsumerSettings, Settings, is_broadcasting
-from ...conf.units import NS_PER_MS
 from ...remoting.names import RETRY_PREFIX
 from ...remoting.queues import MessageQueue
 from ..core.decisions import Core
@@ -101,7 +100,7 @@ def offset_store(
     """Where offsets are committed, and how the first one is found: at the brokers when clustering, in an own file when
     broadcasting (DefaultMQPushConsumerImpl.start). Raises UsageError for a file that cannot be read."""
     consumer = settings.consumer
-    timestamp_ms = timestamp_to_begin_at(consumer, time.time_ns() // NS_PER_MS)
+    timestamp_ms = timestamp_to_begin_at(consumer, wall_ms())
     where = consumer.consume_from_where
     if not is_broadcasting(settings):
         commits = Commits(cluster, operations, core, consumer.group, now)

@@ -7,7 +7,6 @@ gives the failure event: the core decides what then. Nothing here decides about 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,13 @@ from typing import Any
 import structlog
 
 from ...client.background import take_each
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.remoting_client import Remoting
 from ...client.route_cache import RouteCache
 from ...client.trace import consumer_traces
 from ...conf.settings import Settings, is_broadcasting
-from ...conf.units import NS_PER_MS
 from ...remoting.bodies import (
     ConsumeDirectlyResult,
     ConsumerData,
@@ -102,7 +101,7 @@ class GroupMember:
         )  # fmt: skip
         self._locks = QueueLocks(self._cluster, self._operations, core, self._group, self._loop.time, acted, left)
         alone = is_broadcasting(settings)
-        self._started_ms = int(time.time() * 1000)
+        self._started_ms = wall_ms()
         self._subscriptions = Subscriptions(topics, self._group, self._started_ms, broadcasting=alone)
         self.wanted_tags = self._subscriptions.wanted_tags
         self._begun_anew: set[MessageQueue] = set()
@@ -275,7 +274,7 @@ class GroupMember:
 
     def subscribe(self, topic: str, wish: FilterExpression) -> bool:
         """Consume the topic from now on, or with another filter, both as `wish` gives them; False when it is so already."""
-        if not self._subscriptions.subscribe(topic, wish, int(time.time() * 1000)):
+        if not self._subscriptions.subscribe(topic, wish, wall_ms()):
             return False
         log.info("subscribed", topic=topic, filter=str(wish))
         self._core.handle(ev.Subscribe(topic), self._loop.time())
@@ -335,8 +334,7 @@ class GroupMember:
         except RocketcrewError as error:
             if not action.in_doubt:  # else pulls and commits say it
                 log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
-        wall_ms = time.time_ns() // NS_PER_MS
-        self._core.handle(ev.Opened(action.handle, offset, wall_ms), self._loop.time())
+        self._core.handle(ev.Opened(action.handle, offset, wall_ms()), self._loop.time())
         self._acted()
 
     async def _first(self, mq: MessageQueue) -> int:
@@ -395,7 +393,7 @@ class GroupMember:
     def _running_info(self, stacks: str | None) -> ConsumerRunningInfo:
         return running_info(
             self._core.state, self._settings, self._subscriptions, name_servers=self._cluster.name_servers.addresses,
-            started_ms=self._started_ms, clocks=Clocks(self._loop.time(), int(time.time() * 1000)), jstack=stacks,
+            started_ms=self._started_ms, clocks=Clocks(self._loop.time(), wall_ms()), jstack=stacks,
             pop_loops=self._core.popping.loops.values(),
         )  # fmt: skip
 

@@ -10,13 +10,13 @@ changePopInvisibleTime), CL/impl/MQClientAPIImpl.java.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
 import structlog
 
 from ...client.asking import ask, is_missing_topic
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
@@ -106,7 +106,7 @@ class Pops:
             max_msg_nums=consumer.pop_batch_nums,
             invisible_time=consumer.pop_invisible_time_ms,
             poll_time=POLL_MS,
-            born_time=int(time.time() * 1000),
+            born_time=wall_ms(),
             init_mode=INIT_MIN if consumer.consume_from_where == FROM_THE_FIRST else INIT_MAX,
             exp_type=subscription.expression_type,
             exp=subscription.sub_string,

@@ -20,11 +20,11 @@ first messages are passed. `rocketcrew reconcile` names them, by the store times
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from ...client.asking import ask
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...remoting.codes import RequestCode, ResponseCode
@@ -74,9 +74,7 @@ async def _is_deleted(cluster: Cluster, mq: MessageQueue) -> bool:
 class LastBodies:
     """When the newest body of each queue was stored, by its first record; for offsets that are corrected backwards."""
 
-    def __init__(
-        self, operations: Operations, wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    ) -> None:
+    def __init__(self, operations: Operations, wall_ms: Callable[[], int] = wall_ms) -> None:
         """`wall_ms` is another clock in tests: milliseconds since 1970."""
         self._operations = operations
         self._wall_ms = wall_ms

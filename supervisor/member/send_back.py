@@ -10,13 +10,13 @@ nearly there is refused in both ways, by genuine brokers too, and Java's client 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from struct import Struct
 
 import structlog
 
 from ...client.asking import ask
+from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import SEND_BACK_TIMEOUT_MS, Operations
 from ...remoting.codes import (
@@ -212,7 +212,7 @@ class SendBacks:
             default_topic_queue_nums=4,
             queue_id=mq.queue_id,
             sys_flag=message.sysflag & _KEPT_FLAGS,
-            born_timestamp=int(time.time() * 1000),
+            born_timestamp=wall_ms(),
             flag=message.flag,
             properties=encode_properties(properties),
             reconsume_times=times,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import structlog
 
+from ...client.clock import wall_ms
 from ...conf.settings import ConsumerSettings, Settings
-from ...conf.units import NS_PER_MS
 from ...remoting.errors import ProtocolError, UsageError
 from ...remoting.queues import MessageQueue
 from ...remoting.traces import TraceRecord
@@ -94,13 +93,13 @@ class Hearing:
     def _reports(self, child: Child, packet: bytes, now: float) -> None:
         entries, failures = packets.decode_reports(packet)
         child.reports += 1
-        at, wall_ms = 0, time.time_ns() // NS_PER_MS
+        at, heard_ms = 0, wall_ms()
         for chunk_id, start, records, seq, busy_us, slowest_us, filtered, failed in entries:
             reports = failures[at : at + failed] if failed else ()
             at += failed
             self._core.handle(
                 ev.Reported(
-                    child.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, wall_ms
+                    child.worker_id, chunk_id, start, records, seq, busy_us, slowest_us, filtered, reports, heard_ms
                 ),
                 now,
             )
@@ -140,7 +139,7 @@ class Hearing:
         """What the dead workers had in flight goes on now: the set-up of this one may take long, and may fail."""
         for dead in child.worker.salvages:
             if dead != LEFT_BEHIND:
-                self._core.handle(ev.SalvageComplete(dead, time.time_ns() // NS_PER_MS), now)
+                self._core.handle(ev.SalvageComplete(dead, wall_ms()), now)
         self._all_salvaged(child)
 
 

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from ...client.clock import wall_ms
 from ...conf.units import NS_PER_MS, NS_PER_S
 from ...workers.cells import (
     BEATS,
@@ -235,8 +236,7 @@ class CellReader:
             if dead and child.worker.state is WorkerState.READY:
                 # What is read makes room at it, and nothing may go there.
                 self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
-            wall_ms = time.time_ns() // NS_PER_MS
-            event = ev.CellRead(child.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms)
+            event = ev.CellRead(child.worker_id, seen.chunk_id, seen.offset, seen.held, wall_ms())
             self._core.handle(event, self._loop.time())
 
     def ask(self, action: AskReport) -> None:

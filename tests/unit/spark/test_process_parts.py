@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rocketcrew.client.clock import wall_ms
 from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.remoting.errors import UsageError
@@ -27,7 +28,7 @@ from rocketcrew.spark.reports import Waiting
 from rocketcrew.spark.session import SessionSettings, spark_conf, why_not_started
 from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
 from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
-from rocketcrew.spark.work import Work, explained, wall_ms
+from rocketcrew.spark.work import Work, explained
 
 
 def test_every_problem_of_a_configuration_is_named_at_once() -> None:
