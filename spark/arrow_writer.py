@@ -37,6 +37,9 @@ _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 class NoWriter:
     """For targets that commit in this process."""
 
+    session = None
+    start_seconds = 0.0
+
     def check(self) -> None:
         """There is nothing that could be missing."""
 

@@ -34,7 +34,6 @@ from .loader import Loader
 from .progress import STAGING
 from .registration import Registrar, registrar_of
 from .reports import BatchReport
-from .spark_writer import SparkWriter
 from .staging import Staging
 from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
 from .targets.delta import DeltaTarget
@@ -203,7 +202,7 @@ class Work:
         if not config.table or not isinstance(target, DeltaTarget | ParquetTarget):
             return
         self._writer.start()
-        session = self._writer.session if isinstance(self._writer, SparkWriter) else None
+        session = self._writer.session
         assert session is not None, "the configuration has let Spark's formats through alone"
         if session.spark.conf.get("spark.sql.catalogImplementation", "") == IN_MEMORY:
             self._log.warning("metastore_in_memory", table=config.table, reason=(
@@ -275,7 +274,7 @@ class Work:
     def _tell_batch(self, report: BatchReport, loader: Loader) -> None:
         self.batches, self.rows = self.batches + 1, self.rows + report.rows
         usual_s = report.seconds
-        if loader.totals.batches == 1 and isinstance(self._writer, SparkWriter):
+        if loader.totals.batches == 1:
             usual_s = max(0.0, usual_s - self._writer.start_seconds)  # the others find Spark running
         self._log.info(
             "batch_loaded",
@@ -345,8 +344,8 @@ class Work:
                 status.waiting = asdict(loader.waiting)
                 if loader.progress.look() is None:
                     status.running = {}
-            session = self._writer.session if isinstance(self._writer, SparkWriter) else None
-            if isinstance(self._writer, SparkWriter) and session is not None:
+            session = self._writer.session
+            if session is not None:
                 status.jvm_pid = session.jvm_pid
                 status.spark_start_seconds = round(self._writer.start_seconds, 2)
             self._status.write(wall_ms())

@@ -26,10 +26,12 @@ from ...conf.columns import Column
 from ...durable.intervals import OffsetSet, QueueKey
 from ...durable.outcomes import BatchOutcomes
 from ..accounts import Accounts
+from ..connect import ConnectSession
 from ..convert import Staged
 from ..epochs import opened
 from ..object_store import Place
 from ..plan import Plan, Top
+from ..session import Session
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,16 @@ class Target(Protocol):
 
 class Engine(Protocol):
     """What does the writing: started when the first batch is there, cancelled when there is no time left."""
+
+    @property
+    def session(self) -> Session | ConnectSession | None:
+        """The Spark that runs; None before `start`, and of an engine that has none."""
+        ...
+
+    @property
+    def start_seconds(self) -> float:
+        """What `start` took the first time, 0 before."""
+        ...
 
     def check(self) -> None:
         """Look, cheaply, whether `start` has a chance, or whether what was started is still there. Raises LoaderError."""

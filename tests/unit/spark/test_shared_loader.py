@@ -26,6 +26,7 @@ class Frames:
     """In place of Spark: a batch is delivered as the offsets of its rows. Dies after the delivery of batch `dies_at`."""
 
     session = None
+    start_seconds = 0.0
 
     def __init__(self, dies_at: int = 0) -> None:
         self.delivered: list[tuple[int, list[int]]] = []
