@@ -42,7 +42,7 @@ from rocketcrew.spark.delta_log import is_delta
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.merging import MergeBounds
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.plan import PlanBounds, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.local_folder import LocalFolder
@@ -120,7 +120,7 @@ class Bench:
             else ParquetTarget(LocalFolder(self.table, threads), ArrowWriter(()))
         )
         loader = Loader(
-            staging, target, Trigger(1, 1, 0), Limits(10**6, 10**9), threads=threads, cores=1,
+            staging, target, Trigger(1, 1, 0), PlanBounds(10**6, 10**9), threads=threads, cores=1,
             new_id=lambda batch: f"{batch:08d}-{time.time_ns():x}",
         )  # fmt: skip
         loader.recover()

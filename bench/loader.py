@@ -177,7 +177,7 @@ class Bench:
             Staging(self.config.staging),
             ParquetTarget(LocalFolder(self.config.folder, self.threads), writer),
             self.config.trigger,
-            self.config.limits,
+            self.config.bounds,
             threads=self.threads,
             cores=self.config.cores,
             new_id=lambda batch: f"bench-{batch}",

@@ -91,7 +91,7 @@ class QueueRebuilding(RocketcrewError):
 
 
 @dataclass(slots=True, frozen=True)
-class StoreLimits:
+class StoreBounds:
     messages_max: int
     bytes_max: int
     scan_entries_max: int
@@ -102,15 +102,15 @@ class MessageStore:
     """All messages of one broker. Single owner, no clock: every call that needs the time is given it."""
 
     def __init__(
-        self, storage: Storage, limits: StoreLimits, store_host: str, store_port: int, *, waits_for_disk: bool = False
+        self, storage: Storage, bounds: StoreBounds, store_host: str, store_port: int, *, waits_for_disk: bool = False
     ) -> None:
         """With `waits_for_disk` messages are shown when `flushed_to` says that the disk has them, else at once."""
         self._waits_for_disk = waits_for_disk
         self._storage = storage
-        self._limits = limits
+        self._bounds = bounds
         self._host = store_host
         self._port = store_port
-        self._log = storage.open(LOG, limits.segment_bytes, buffered=False)
+        self._log = storage.open(LOG, bounds.segment_bytes, buffered=False)
         self.events: deque[tuple[str, dict[str, object]]] = deque(maxlen=64)  # since the start, for the log
         self._places = UnreadablePlaces(self.events)
         self._lost = LostPlaces(self._log, self._places, self.events)
@@ -222,7 +222,7 @@ class MessageStore:
             return Fetched(GetStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Fetched(GetStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
-        count = max(1, min(messages_max, self._limits.messages_max))
+        count = max(1, min(messages_max, self._bounds.messages_max))
         try:
             return self._lost.passed(queue, offset, wanted) or self._collect(queue, offset, high, count, wanted)
         except StorageError as error:
@@ -236,12 +236,12 @@ class MessageStore:
         if not is_of_a_place(error):
             raise error
         try:  # one more than is looked at: of a filler the next one says whether it is one
-            entries = queue.entries(offset, max(self._limits.scan_entries_max, messages_max) + 1)
+            entries = queue.entries(offset, max(self._bounds.scan_entries_max, messages_max) + 1)
         except StorageError as refused:
             self._begin_rebuild_at_place(queue, refused)
         shown = zip(range(offset, queue.max_offset), entries, strict=False)
         read = [pair for pair in shown if wanted.codes is None or pair[1][2] in wanted.codes]
-        found = first_unreadable(self._log, read, self._limits.bytes_max)
+        found = first_unreadable(self._log, read, self._bounds.bytes_max)
         if found is None:  # it can be read now
             raise error
         at, entry = found
@@ -255,11 +255,11 @@ class MessageStore:
     def _collect(self, queue: ConsumeQueue, offset: int, end: int, messages_max: int, wanted: Wanted) -> Fetched:
         """Take matching records until count, bytes, the scan window or `end`; neighbours in the log are read at once."""
         codes, sql = wanted.codes, wanted.sql
-        bytes_left = self._limits.bytes_max
+        bytes_left = self._bounds.bytes_max
         runs: list[list[int]] = []  # [position, length] of log ranges
         taken: list[Taken] = []
         at = offset
-        scan_end = min(end, offset + max(self._limits.scan_entries_max, messages_max))
+        scan_end = min(end, offset + max(self._bounds.scan_entries_max, messages_max))
         full = False
         floor, log_end = self._log.start, self._log.end
         while at < scan_end and not full:

@@ -40,7 +40,7 @@ from .held_pulls import HeldPulls
 from .journal import keep_damaged, whole_lines
 from .lock_table import LockTable
 from .long_answers import LongAnswers
-from .message_store import LOG, MessageStore, QueueRebuilding, StoreLimits
+from .message_store import LOG, MessageStore, QueueRebuilding, StoreBounds
 from .name_server import NameServerCore, Registration
 from .offset_table import OffsetTable
 from .pop_table import InFlight, Key
@@ -136,14 +136,14 @@ class BrokerState:
             config.transaction_checks_max,
         )
         host = config.announce or config.host
-        limits = StoreLimits(
+        bounds = StoreBounds(
             config.pull_messages_max,
             config.pull_bytes_max,
             config.pull_scan_entries_max,
             config.mapped_file_size_commit_log,
         )
         self.waits_for_disk = config.flush == "sync" and storage.has_disk
-        self.store = MessageStore(storage, limits, host, config.port, waits_for_disk=self.waits_for_disk)
+        self.store = MessageStore(storage, bounds, host, config.port, waits_for_disk=self.waits_for_disk)
         self.store.arrived = self._arrived
         self.age_guard = AgeGuard(storage)
         self.ids = UniqueIds(host, 0, random.getrandbits(32))

@@ -33,7 +33,7 @@ from ..remoting.codes import FLAG_ONEWAY, FLAG_RESPONSE, RequestCode, ResponseCo
 from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, TimedOutError, UnreachableError
 from .background import background
-from .limits import ConnectionLimits, ConnectionStats
+from .bounds import ConnectionBounds, ConnectionStats
 from .logs import get_logger
 from .outbox import Outbox
 from .pending import BodySink, Pending, PendingTable, Waiter, checked_view
@@ -66,14 +66,14 @@ class Connection(asyncio.BufferedProtocol):
         *,
         on_request: PeerHandler | None = None,
         on_close: Callable[[Connection], None] | None = None,
-        limits: ConnectionLimits | None = None,
+        bounds: ConnectionBounds | None = None,
         unheard_ms: int | None = None,
     ) -> None:
-        """`unheard_ms` is the silence that cuts before the peer's first byte, `limits.silent_ms` unless given."""
+        """`unheard_ms` is the silence that cuts before the peer's first byte, `bounds.silent_ms` unless given."""
         self.address = address
         self._stats = ConnectionStats()
-        self._limits = limits or ConnectionLimits()
-        self._unheard_ms = self._limits.silent_ms if unheard_ms is None else unheard_ms
+        self._bounds = bounds or ConnectionBounds()
+        self._unheard_ms = self._bounds.silent_ms if unheard_ms is None else unheard_ms
         self._on_request = on_request
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
@@ -82,11 +82,11 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._why: str = ""
         self._retired: str = ""
-        self._receiver = Receiver(self, where=address, buffer_bytes=self._limits.read_buffer_bytes)
-        self._table = PendingTable(self._limits.pending_max)
+        self._receiver = Receiver(self, where=address, buffer_bytes=self._bounds.read_buffer_bytes)
+        self._table = PendingTable(self._bounds.pending_max)
         self._receiving: Pending | None = None  # whose view is being filled
         self._peer_tasks: set[asyncio.Task[None]] = set()
-        self._outbox = Outbox(self._loop, self._limits.write_high_bytes)
+        self._outbox = Outbox(self._loop, self._bounds.write_high_bytes)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = 0.0
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self._tls = transport.get_extra_info("ssl_object") is not None
         self._outbox.open(self._transport)
-        self._idle_timer = self._loop.call_later(self._limits.idle_ms / 1000, self._check_idle)
+        self._idle_timer = self._loop.call_later(self._bounds.idle_ms / 1000, self._check_idle)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         receiving = self._receiving
@@ -325,7 +325,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _serve(self, command: Command) -> None:
         self._stats.peer_requests += 1
-        if len(self._peer_tasks) >= self._limits.peer_requests_max:
+        if len(self._peer_tasks) >= self._bounds.peer_requests_max:
             self._stats.peer_requests_refused += 1
             self._reply(
                 command, command.response(ResponseCode.SYSTEM_BUSY, remark="[OVERLOAD] too many requests at once")
@@ -356,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _put(self, command: Command) -> None:
         self._outbox.put(command)
-        if self._outbox.full and self._outbox.unsent_bytes > self._limits.write_bytes_max:
+        if self._outbox.full and self._outbox.unsent_bytes > self._bounds.write_bytes_max:
             self.abort(f"the peer does not read: {self._outbox.unsent_bytes} bytes are unsent")
 
     async def _wait_for_room(self, deadline_s: float, code: int) -> None:
@@ -398,7 +398,7 @@ class Connection(asyncio.BufferedProtocol):
             self._asked_s = expired.sent_s
         self._asked_s = min(self._asked_s, expired.sent_s)
         self._expired_s = expired.deadline_s
-        cut_ms = self._limits.silent_ms if heard else self._unheard_ms
+        cut_ms = self._bounds.silent_ms if heard else self._unheard_ms
         self._silent = round((expired.deadline_s - self._asked_s) * 1000) >= cut_ms
 
     def _close_retired(self) -> None:
@@ -406,9 +406,9 @@ class Connection(asyncio.BufferedProtocol):
             self.close(self._retired)
 
     def _check_idle(self) -> None:
-        left_s = self._limits.idle_ms / 1000 - self.idle_s
+        left_s = self._bounds.idle_ms / 1000 - self.idle_s
         if left_s <= 0:
-            self.close(f"idle for {self._limits.idle_ms} ms")
+            self.close(f"idle for {self._bounds.idle_ms} ms")
         else:
             self._idle_timer = self._loop.call_later(left_s, self._check_idle)
 

@@ -30,9 +30,9 @@ from ..remoting.errors import TimedOutError, UnreachableError, UsageError
 from .access import Access
 from .address import split_address
 from .background import background
+from .bounds import ConnectionBounds
 from .connecting import connect, reason_of
 from .connection import Connection, PeerHandler, name_of_request
-from .limits import ConnectionLimits
 from .logs import get_logger
 from .own_process import OwnProcess
 from .pending import BodySink, Waiter
@@ -52,7 +52,7 @@ class Remoting:
     """See the module's text. Belongs to one event loop; all callbacks run in it.
 
     - `on_request(address, command)` serves requests of peers; its answer is sent, None is answered with code 3 (unless the
-      request is one-way). At most `ConnectionLimits.peer_requests_max` run at once per connection.
+      request is one-way). At most `ConnectionBounds.peer_requests_max` run at once per connection.
     - `on_connect(address)` is called for each new connection (a consumer sends its heartbeat there before it pulls).
     - `on_close(address)` is called when a connection is gone, whoever closed it; `close()` included.
     """
@@ -64,7 +64,7 @@ class Remoting:
         on_connect: Callable[[str], None] | None = None,
         on_close: Callable[[str], None] | None = None,
         access: Access | None = None,
-        limits: ConnectionLimits | None = None,
+        bounds: ConnectionBounds | None = None,
     ) -> None:
         """Connects nothing yet. Of `access` the credentials, TLS, namespace, vip channel and connect timeout are used.
 
@@ -81,7 +81,7 @@ class Remoting:
         if self._context is not None and access.tls is not None:
             _check_name(self._context, access.tls.server_name)
         self._connect_timeout_ms = access.connect_timeout_ms
-        self._limits = limits or ConnectionLimits()
+        self._bounds = bounds or ConnectionBounds()
         self._connections: dict[str, Connection] = {}
         self._replaced: set[Connection] = set()
         """Retired, and still with requests, when the next one to their address was made."""
@@ -294,7 +294,7 @@ class Remoting:
     def _new_connection(self, address: str) -> Connection:
         unheard_ms = self._unheard_ms.get(address)
         return Connection(
-            address, on_request=self._serve, on_close=self._lost, limits=self._limits, unheard_ms=unheard_ms
+            address, on_request=self._serve, on_close=self._lost, bounds=self._bounds, unheard_ms=unheard_ms
         )
 
     async def _serve(self, address: str, command: Command) -> Command | None:
@@ -312,7 +312,7 @@ class Remoting:
             told(connection.address)
 
     def _note_silence(self, connection: Connection) -> None:
-        address, first_ms = connection.address, self._limits.silent_ms
+        address, first_ms = connection.address, self._bounds.silent_ms
         if connection.stats.read_bytes:
             self._unheard_ms.pop(address, None)
         elif connection.cut_unheard:

@@ -19,7 +19,7 @@ from .outgoing_rows import OutgoingRow
 
 
 @dataclass(frozen=True, slots=True)
-class SendLimits:
+class SendBounds:
     """How many sends are under way at once, how long one may take, and how often one to a chosen queue is repeated."""
 
     in_flight_max: int
@@ -28,26 +28,26 @@ class SendLimits:
     retry_interval_ms: int
 
 
-async def send_rows(producer: Producer, rows: Iterator[OutgoingRow], limits: SendLimits) -> None:
+async def send_rows(producer: Producer, rows: Iterator[OutgoingRow], bounds: SendBounds) -> None:
     """Send all; after a failure nothing more is read. Raises UsageError, BrokerError, UnreachableError."""
-    await _Sends(producer, rows, limits).run()
+    await _Sends(producer, rows, bounds).run()
 
 
 Drawn = tuple[OutgoingRow, MessageQueue | None, asyncio.Event | None, asyncio.Event | None]
 
 
 class _Sends:
-    def __init__(self, producer: Producer, rows: Iterator[OutgoingRow], limits: SendLimits) -> None:
+    def __init__(self, producer: Producer, rows: Iterator[OutgoingRow], bounds: SendBounds) -> None:
         self._producer = producer
         self._rows = rows
-        self._limits = limits
+        self._bounds = bounds
         self._drawing = asyncio.Lock()
         self._last: dict[MessageQueue, asyncio.Event] = {}
         """By queue: set when the row drawn last for it is stored."""
         self._failures: list[Exception] = []
 
     async def run(self) -> None:
-        await asyncio.gather(*(self._lane() for _ in range(self._limits.in_flight_max)))
+        await asyncio.gather(*(self._lane() for _ in range(self._bounds.in_flight_max)))
         if self._failures:
             raise self._failures[0]
 
@@ -56,7 +56,7 @@ class _Sends:
             while not self._failures and (drawn := await self._draw()) is not None:
                 row, mq, before, stored = drawn
                 if mq is None or stored is None:
-                    await self._producer.send(row.message, timeout_ms=self._limits.timeout_ms)
+                    await self._producer.send(row.message, timeout_ms=self._bounds.timeout_ms)
                     continue
                 if before is not None:
                     await before.wait()
@@ -85,9 +85,9 @@ class _Sends:
             return row, mq, before, stored
 
     async def _send_to(self, mq: MessageQueue, row: OutgoingRow) -> None:
-        limits, selector = self._limits, to_queue(mq)
+        bounds, selector = self._bounds, to_queue(mq)
         await patiently(
-            lambda: self._producer.send(row.message, timeout_ms=limits.timeout_ms, selector=selector),
-            limits.retries,
-            limits.retry_interval_ms,
+            lambda: self._producer.send(row.message, timeout_ms=bounds.timeout_ms, selector=selector),
+            bounds.retries,
+            bounds.retry_interval_ms,
         )

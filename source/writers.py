@@ -23,7 +23,7 @@ from .access_options import access_of
 from .connections import Connections, shared
 from .options import WRITE, parse_options, refuse
 from .outgoing_rows import RowForm, messages_of, row_form, write_key
-from .sending import SendLimits, send_rows
+from .sending import SendBounds, send_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +50,7 @@ class Sending:
     access: Access
     form: RowForm
     group: str
-    limits: SendLimits
+    bounds: SendBounds
     write_id: str = ""
 
     @classmethod
@@ -65,16 +65,16 @@ class Sending:
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
         retries = SEND_RETRIES if found["numRetries"] is None else found["numRetries"]
-        limits = SendLimits(found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"])
-        return cls(access, form, group, limits, found["writeId"])
+        bounds = SendBounds(found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"])
+        return cls(access, form, group, bounds, found["writeId"])
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
         """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
         count = 0
         with connections.use(self.access) as link:
-            producer = link.producer(self.group, self.limits.retries)
+            producer = link.producer(self.group, self.bounds.retries)
             for batch in batches:
-                link.run(send_rows(producer, messages_of(batch, self.form, key, count), self.limits))
+                link.run(send_rows(producer, messages_of(batch, self.form, key, count), self.bounds))
                 count += batch.num_rows
         return Sent(count)
 

@@ -19,7 +19,7 @@ from .convert import FILE_BYTES
 from .iceberg_catalog import ICEBERG_SPARK
 from .loader import POINTS
 from .object_store import Place, absolute, place_of
-from .plan import Limits, Trigger
+from .plan import PlanBounds, Trigger
 
 PARQUET, ARROW, DELTA, DELTA_RS, FOREACH = "parquet", "pyarrow", "delta", "deltalake", "foreach"
 PLAN_TRIGGERS = 8
@@ -183,16 +183,16 @@ class LoaderConfig:
     @property
     def trigger(self) -> Trigger:
         """When a batch is due."""
-        size = min(self.max_bytes * BYTES_TRIGGERS, self.limits.bytes_max)
+        size = min(self.max_bytes * BYTES_TRIGGERS, self.bounds.bytes_max)
         if self.high_water_bytes:
             size = min(size, self.high_water_bytes // HIGH_WATER_SHARE)
         return Trigger(self.max_rows, size, self.max_wait_ms)
 
     @property
-    def limits(self) -> Limits:
+    def bounds(self) -> PlanBounds:
         """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
         triggers = PLAN_TRIGGERS if is_local(self.master) else 1
-        return Limits(self.max_rows, self.max_bytes * triggers)
+        return PlanBounds(self.max_rows, self.max_bytes * triggers)
 
     @property
     def cores(self) -> int:

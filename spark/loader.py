@@ -59,8 +59,8 @@ from .outcome_levels import SPAN, check_whole
 from .plan import (
     Early,
     Ends,
-    Limits,
     Plan,
+    PlanBounds,
     SegmentFacts,
     Take,
     Trigger,
@@ -90,7 +90,7 @@ class Loader:
         staging: Staging,
         target: Target,
         trigger: Trigger,
-        limits: Limits,
+        bounds: PlanBounds,
         *,
         threads: Executor,
         cores: int,
@@ -118,7 +118,7 @@ class Loader:
         self._staging = staging
         self._target = target
         self._trigger = trigger
-        self._limits = limits
+        self._plan_bounds = bounds
         self._threads = threads
         self._cores = cores
         self._new_id = new_id
@@ -130,7 +130,7 @@ class Loader:
         self._epoch_column = epoch_column
         self._exact = exact
         self._disk = disk
-        self._bytes_max = limits.bytes_max
+        self._bytes_max = bounds.bytes_max
         """Of a plan: less after one that met a full disk, and twice as much after each commit until it is the limit again."""
         self._detail: tuple[TableState, Detail] | None = None
         """What outcomes say of holes, and the state of the table by which that is so."""
@@ -344,9 +344,9 @@ class Loader:
             self._new_id(batch), batch, takes, fold, columns, stretch.epochs, since, inherits, ended, names, state.plan_id
         )  # fmt: skip
 
-    def _bounds(self) -> Limits:
+    def _bounds(self) -> PlanBounds:
         """What a plan may take now."""
-        bounds = replace(self._limits, bytes_max=self._bytes_max)
+        bounds = replace(self._plan_bounds, bytes_max=self._bytes_max)
         return within_room(bounds, self._disk.free_bytes(self._staging.plans))
 
     def _is_too_large(self, plan: Plan) -> str:
@@ -476,7 +476,7 @@ class Loader:
             self._after_full_disk(plan)
             return None
         self._races_lost, self._known_batch = 0, plan.batch
-        self._bytes_max = min(self._limits.bytes_max, 2 * self._bytes_max)
+        self._bytes_max = min(self._plan_bounds.bytes_max, 2 * self._bytes_max)
         self._on_point("renamed")
         report = self._report(plan, staged, begun, stage_s, job_s)
         others = (plan.ended & told.of_kind(ELSEWHERE)) - accounts.new

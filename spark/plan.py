@@ -97,7 +97,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PlanBounds:
     """Ceilings of one plan; one segment is always let through."""
 
     rows_max: int
@@ -144,20 +144,20 @@ class Plan:
         return OffsetSet.union(facts[name].finished for name in self.names)
 
 
-def first_fitting(waiting: Sequence[SegmentFacts], limits: Limits) -> int:
+def first_fitting(waiting: Sequence[SegmentFacts], bounds: PlanBounds) -> int:
     """How many of the `waiting` segments, oldest first, one plan takes: as many as fit, but one at least."""
     rows = size = 0
     for count, segment in enumerate(waiting):
         rows += segment.rows
         size += segment.bytes
-        if count and (rows > limits.rows_max or size > limits.bytes_max):
+        if count and (rows > bounds.rows_max or size > bounds.bytes_max):
             return count
     return len(waiting)
 
 
-def within_room(limits: Limits, free_bytes: int) -> Limits:
+def within_room(bounds: PlanBounds, free_bytes: int) -> PlanBounds:
     """The same, but no more than the disk has room for: a plan that does not fit would never be loaded."""
-    return replace(limits, bytes_max=min(limits.bytes_max, free_bytes // ROOM_SHARE))
+    return replace(bounds, bytes_max=min(bounds.bytes_max, free_bytes // ROOM_SHARE))
 
 
 def make_takes(segments: Iterable[SegmentFacts], loaded: OffsetSet) -> tuple[Take, ...]:

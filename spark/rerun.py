@@ -30,7 +30,7 @@ from .errors import LoaderError
 from .iceberg_catalog import ICEBERG, is_iceberg
 from .loader import Loader
 from .object_store import STATE_DIR, Place
-from .plan import Limits, Plan, Trigger
+from .plan import Plan, PlanBounds, Trigger
 from .staging import Staging
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, partition_columns
@@ -40,7 +40,7 @@ from .targets.parquet import STATE_FILE, ParquetTarget, batch_folder, last_batch
 from .targets.target import TableState, Target
 
 LOCK_FILE = "_rerun.lock"
-BATCH_MAX = Limits(1_000_000, 1 << 30)
+BATCH_MAX = PlanBounds(1_000_000, 1 << 30)
 PIECES_MAX = 1 << 30
 """The floor passes nothing: what is to be replaced is a hole in the set for the time of the re-run."""
 

@@ -134,7 +134,7 @@ def make_loader(
         staging,
         target,
         config.trigger,
-        config.limits,
+        config.bounds,
         threads=threads,
         cores=config.cores,
         new_id=lambda batch: f"{batch:08d}-{secrets.token_hex(6)}",

@@ -13,7 +13,7 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import SETTLED, SETTLING, Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.gaps import known, left_of, told
-from rocketcrew.spark.plan import Limits, SegmentFacts, first_fitting, make_takes, settled_to_fold
+from rocketcrew.spark.plan import PlanBounds, SegmentFacts, first_fitting, make_takes, settled_to_fold
 from rocketcrew.supervisor.core.journal import MAGIC, replay
 
 from .coroner import Call
@@ -182,7 +182,7 @@ class Table:
             raise Violation(f"settled, and nobody knows what became of it: {told(gaps)}")
         count = len(waiting)
         if not all_of_it and self.world.chance(0.3):
-            count = first_fitting(facts, Limits(self.world.random.randrange(1, 60), 1 << 30))
+            count = first_fitting(facts, PlanBounds(self.world.random.randrange(1, 60), 1 << 30))
             self.world.note("a batch left segments behind" if count < len(waiting) else "a batch took all")
         finished = OffsetSet.union([settled, *(noted.of_kind(kind) for kind in SETTLING)])
         fold = settled_to_fold(finished, facts[count:], OffsetSet())

@@ -40,7 +40,7 @@ from rocketcrew.remoting.headers import PullRequest
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.plan import PlanBounds, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
@@ -224,7 +224,7 @@ class Crew:
             staging.lock()
             loader = Loader(
                 staging, ParquetTarget(LocalFolder(self.table, threads), ArrowWriter()), Trigger(1, 1, 0),
-                Limits(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
+                PlanBounds(10**9, 1 << 40), threads=threads, cores=1, new_id=lambda batch: f"test-{batch}-{time.time_ns()}",
                 leave_gaps=leave_gaps, epoch_on_recreated=recreated,
             )  # fmt: skip
             loader.recover()

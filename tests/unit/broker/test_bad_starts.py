@@ -9,7 +9,7 @@ from bad_places import CountedFile, CountedStorage
 
 from rocketcrew.broker.checking import check
 from rocketcrew.broker.disk import DiskFile, DiskStorage
-from rocketcrew.broker.message_store import MessageStore, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, StoreBounds
 from rocketcrew.broker.queue_check import QueueCheck
 from rocketcrew.broker.readable_log import PIECE_BYTES, UnreadablePlaces
 from rocketcrew.broker.storage import MemoryPlainFile, StorageError
@@ -22,7 +22,7 @@ COUNT = 1_000
 
 
 def opened(storage, segment_bytes=1 << 20):
-    store = MessageStore(storage, StoreLimits(32, 262_144, 800, segment_bytes), "127.0.0.1", 10911)
+    store = MessageStore(storage, StoreBounds(32, 262_144, 800, segment_bytes), "127.0.0.1", 10911)
     store.recover(lambda _: True, message_tags_code)
     while store.is_rebuilding:
         store.rebuild_some()

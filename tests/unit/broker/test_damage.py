@@ -17,7 +17,7 @@ from rocketcrew.broker.message_store import (
     GetStatus,
     MessageStore,
     QueueRebuilding,
-    StoreLimits,
+    StoreBounds,
 )
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code
@@ -28,11 +28,11 @@ from rocketcrew.remoting.stored import StoredMessage, decode_message, decode_mes
 T0 = 1_700_000_000_000
 BLANK_MAGIC = b"\xcb\xd4\x31\x94"
 SEGMENT_BYTES = 4_096
-LIMITS = StoreLimits(32, 262_144, 800, SEGMENT_BYTES)
+BOUNDS = StoreBounds(32, 262_144, 800, SEGMENT_BYTES)
 
 
-def opened(storage, topics=("T", "U"), limits=LIMITS):
-    store = MessageStore(storage, limits, "127.0.0.1", 10911)
+def opened(storage, topics=("T", "U"), bounds=BOUNDS):
+    store = MessageStore(storage, bounds, "127.0.0.1", 10911)
     store.recover(lambda topic: topic in topics, message_tags_code)
     return store
 
@@ -114,7 +114,7 @@ def test_a_genuine_store_goes_on_behind_a_blank_that_ends_it(tmp_path):
     segments[-2].unlink()
     for _ in range(2):
         storage = DiskStorage(tmp_path)
-        store = opened(storage, limits=StoreLimits(32, 262_144, 800, 1 << 20))
+        store = opened(storage, bounds=StoreBounds(32, 262_144, 800, 1 << 20))
         put(store, b"ours")
         storage.abandon()
     storage = DiskStorage(tmp_path)

@@ -14,7 +14,7 @@ from rocketcrew.broker.consume_queue import FILLER_CODE
 from rocketcrew.broker.delay import FAILURE_PAUSE_MS
 from rocketcrew.broker.fetched import GetStatus
 from rocketcrew.broker.lost_places import PATIENCE_STEPS
-from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreBounds
 from rocketcrew.broker.storage import MemoryStorage
 from rocketcrew.broker.tags import message_tags_code, tags_hash
 from rocketcrew.broker.wanted import EVERYTHING, Wanted
@@ -26,12 +26,12 @@ from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
 T0 = 1_700_000_000_000
 SEGMENT_BYTES = 4_096
-LIMITS = StoreLimits(32, 262_144, 800, SEGMENT_BYTES)
+BOUNDS = StoreBounds(32, 262_144, 800, SEGMENT_BYTES)
 SCHEDULE_QUEUE = "consumequeue/SCHEDULE_TOPIC_XXXX/1"
 
 
 def opened(storage):
-    store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+    store = MessageStore(storage, BOUNDS, "127.0.0.1", 10911)
     store.recover(lambda topic: topic == "T", message_tags_code)
     return store
 

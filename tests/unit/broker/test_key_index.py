@@ -13,7 +13,7 @@ from bad_places import CountedStorage
 from rocketcrew.broker import key_index
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.key_index import BATCH_MAX, ENTRIES_MAX, KEY_TAIL, SLOTS, key_hash
-from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreBounds
 from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX, pieces_of
 from rocketcrew.broker.storage import MemoryPlainFile, MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
@@ -22,11 +22,11 @@ from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_message
 
 T0 = 1_700_000_000_000
-LIMITS = StoreLimits(32, 262_144, 800, 1 << 20)
+BOUNDS = StoreBounds(32, 262_144, 800, 1 << 20)
 
 
 def opened(storage):
-    store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+    store = MessageStore(storage, BOUNDS, "127.0.0.1", 10911)
     store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
     return store
 

@@ -10,7 +10,7 @@ from rocketcrew.broker import tags
 from rocketcrew.broker.consume_queue import ENTRY_BYTES, TRIM_BYTES
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.fetched import GetStatus
-from rocketcrew.broker.message_store import MessageStore, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, StoreBounds
 from rocketcrew.broker.storage import MemoryStorage, StorageError
 from rocketcrew.broker.syncing import DiskCalls
 from rocketcrew.broker.tags import message_tags_code
@@ -19,12 +19,12 @@ from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.hashing import java_hash
 from rocketcrew.remoting.stored import StoredMessage, decode_messages, encode_message
 
-LIMITS = StoreLimits(messages_max=32, bytes_max=262_144, scan_entries_max=800, segment_bytes=1 << 20)
+BOUNDS = StoreBounds(messages_max=32, bytes_max=262_144, scan_entries_max=800, segment_bytes=1 << 20)
 T0 = 1_700_000_000_000
 
 
-def new_store(storage, limits=LIMITS, topics=("T", "U")):
-    store = MessageStore(storage, limits, "127.0.0.1", 10911)
+def new_store(storage, bounds=BOUNDS, topics=("T", "U")):
+    store = MessageStore(storage, bounds, "127.0.0.1", 10911)
     read = store.recover(lambda topic: topic in topics, message_tags_code)
     return store, read
 
@@ -79,7 +79,7 @@ def test_an_empty_queue(store):
 
 
 def test_count_bytes_and_the_first_message_that_always_fits():
-    store, _ = new_store(MemoryStorage(), StoreLimits(4, 1_000, 800, 1 << 20))
+    store, _ = new_store(MemoryStorage(), StoreBounds(4, 1_000, 800, 1 << 20))
     put(store, b"x" * 5_000)
     for _ in range(10):
         put(store, b"y")
@@ -90,7 +90,7 @@ def test_count_bytes_and_the_first_message_that_always_fits():
 
 
 def test_filter_skips_and_the_scan_is_bounded():
-    store, _ = new_store(MemoryStorage(), StoreLimits(4, 1 << 20, 16, 1 << 20))
+    store, _ = new_store(MemoryStorage(), StoreBounds(4, 1 << 20, 16, 1 << 20))
     for number in range(40):
         put(store, b"%d" % number, tag="b" if number == 20 else "a")
     wanted = Wanted(frozenset({java_hash("b")}))
@@ -177,7 +177,7 @@ def test_a_start_after_a_kill_costs_what_was_stored_since_the_checkpoint(tmp_pat
     """Whatever the log holds before it: each byte since is read twice at most, and a few of each queue."""
     segment, record, queues = 1 << 16, 400, 4
     storage = DiskStorage(tmp_path, has_thread=False)
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, segment))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, segment))
     for number in range(before + since):
         if number == before:
             store.checkpoint_now()
@@ -267,9 +267,9 @@ def test_a_kill_between_the_renames_that_replace_the_checkpoint_loses_nothing(tm
 
 def test_a_log_shorter_than_the_checkpoint_is_survived(tmp_path):
     """A crash of the machine may lose the log's end although the checkpoint was kept."""
-    limits = StoreLimits(32, 262_144, 800, 2_000)
+    bounds = StoreBounds(32, 262_144, 800, 2_000)
     storage = DiskStorage(tmp_path)
-    store, _ = new_store(storage, limits)
+    store, _ = new_store(storage, bounds)
     for number in range(50):
         put(store, b"%02d" % number)
     store.checkpoint_now()
@@ -280,7 +280,7 @@ def test_a_log_shorter_than_the_checkpoint_is_survived(tmp_path):
         file.truncate(150)
     (tmp_path / "abort").write_text("1\nanother-run-of-the-machine\n", encoding="ascii")
     storage = DiskStorage(tmp_path)
-    store, _ = new_store(storage, limits)
+    store, _ = new_store(storage, bounds)
     kept = store.max_offset("T", 0)
     assert 0 < kept < 50
     assert bodies(store.get("T", 0, kept - 1, 32)) == [b"%02d" % (kept - 1)]
@@ -336,7 +336,7 @@ def test_a_rebuild_meets_both_lives_of_a_topic():
 
 def test_retention_drops_whole_segments_and_moves_the_queues():
     storage = MemoryStorage()
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1_000))
     for number in range(100):
         put(store, b"%03d" % number, queue_id=number % 2, now_ms=T0 + number)
     store.drop_older_than(T0 + 50)
@@ -348,7 +348,7 @@ def test_retention_drops_whole_segments_and_moves_the_queues():
     store.drop_older_than(T0 + 10_000)
     assert store.max_offset("T", 0) == 50, "the last segment stays"
     storage.crash()
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1_000))
     assert store.max_offset("T", 0) == 50
     assert bodies(store.get("T", 0, 49, 1)) == [b"098"]
 
@@ -363,7 +363,7 @@ def test_retention_by_share_of_the_disk_counts_what_the_log_takes(tmp_path):
     """A sparse segment of a mebibyte with little in it takes little; others' files on the disk do not count."""
 
     storage = SmallDisk(tmp_path)
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 18))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1 << 18))
     for number in range(30):
         put(store, bytes([number]) * 50_000)
     store.drop_beyond(2.0)
@@ -383,7 +383,7 @@ def test_retention_by_share_of_the_disk_counts_queues_and_index_too(tmp_path):
     """Of short messages these take more than the log: a disk that was full of them stayed so."""
 
     storage = SmallDisk(tmp_path)
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1 << 17))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1 << 17))
     for number in range(60):
         message = StoredMessage("T", bytes(6_000), b"UNIQ_KEY\x01%d\x02" % number)
         store.put(T0, message, 0)
@@ -411,7 +411,7 @@ def test_retention_by_share_of_the_disk_drops_no_more_than_it_must(tmp_path):
             return super().open(name, queue_bytes if name.startswith("consumequeue/") else segment_bytes, buffered)
 
     storage = ShortQueues(tmp_path)
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, log_bytes))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, log_bytes))
     for _ in range(3_000):
         put(store, b"")
     store.checkpoint_now()
@@ -448,8 +448,8 @@ _events = st.lists(
 @given(_events)
 def test_whatever_happens_the_queues_hold_what_was_put(events):
     storage = MemoryStorage()
-    limits = StoreLimits(32, 262_144, 800, 700)
-    store, _ = new_store(storage, limits)
+    bounds = StoreBounds(32, 262_144, 800, 700)
+    store, _ = new_store(storage, bounds)
     model: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     for event in events:
         if event[0] == "put":
@@ -460,7 +460,7 @@ def test_whatever_happens_the_queues_hold_what_was_put(events):
             store.end_checkpoint()
         else:
             storage.crash(event[1])
-            store, _ = new_store(storage, limits)
+            store, _ = new_store(storage, bounds)
     for queue_id, wanted in model.items():
         found: list[bytes] = []
         while (fetched := store.get("T", queue_id, len(found), 32)).count:
@@ -470,8 +470,8 @@ def test_whatever_happens_the_queues_hold_what_was_put(events):
 
 def test_a_queue_whose_records_all_expired_goes_on_counting():
     storage = MemoryStorage()
-    limits = StoreLimits(32, 262_144, 800, 300)
-    store, _ = new_store(storage, limits)
+    bounds = StoreBounds(32, 262_144, 800, 300)
+    store, _ = new_store(storage, bounds)
     for _ in range(6):
         put(store)
     for _ in range(20):
@@ -481,7 +481,7 @@ def test_a_queue_whose_records_all_expired_goes_on_counting():
     storage.crash()
     for _ in range(2):
         storage.replace("config/checkpoint.json", b"lost")
-    store, _ = new_store(storage, limits)
+    store, _ = new_store(storage, bounds)
     assert (store.min_offset("T", 0), store.max_offset("T", 0)) == (6, 6)
     assert put(store).queue_offset == 6
 
@@ -503,16 +503,16 @@ def test_a_store_of_the_earlier_form_is_read_as_it_is_and_goes_on(tmp_path):
             number += 1
         (tmp_path / "commitlog" / f"{position:020d}").write_bytes(content)
         position += len(content)
-    limits = StoreLimits(32, 262_144, 800, 1_000)
+    bounds = StoreBounds(32, 262_144, 800, 1_000)
     for _ in range(3):
         storage = DiskStorage(tmp_path)
-        store, _ = new_store(storage, limits)
+        store, _ = new_store(storage, bounds)
         for _ in range(10):
             put(store, b"%d" % number)
             number += 1
         storage.abandon()
     storage = DiskStorage(tmp_path)
-    store, _ = new_store(storage, limits)
+    store, _ = new_store(storage, bounds)
     found = []
     while (fetched := store.get("T", 0, len(found), 32)).count:
         found += bodies(fetched)
@@ -522,9 +522,9 @@ def test_a_store_of_the_earlier_form_is_read_as_it_is_and_goes_on(tmp_path):
 
 
 def test_segments_end_with_a_blank_that_fills_them(tmp_path):
-    limits = StoreLimits(32, 262_144, 800, 1_000)
+    bounds = StoreBounds(32, 262_144, 800, 1_000)
     storage = DiskStorage(tmp_path)
-    store, _ = new_store(storage, limits)
+    store, _ = new_store(storage, bounds)
     for number in range(20):
         put(store, b"%02d" % number)
     storage.abandon()
@@ -537,7 +537,7 @@ def test_segments_end_with_a_blank_that_fills_them(tmp_path):
 
 
 def test_what_fits_into_no_segment_is_refused_and_nothing_is_stored():
-    store, _ = new_store(MemoryStorage(), StoreLimits(32, 262_144, 800, 1_000))
+    store, _ = new_store(MemoryStorage(), StoreBounds(32, 262_144, 800, 1_000))
     put(store, b"x")
     end = store.log_end
     with pytest.raises(UsageError, match="mapped_file_size_commit_log"):
@@ -548,7 +548,7 @@ def test_what_fits_into_no_segment_is_refused_and_nothing_is_stored():
 def test_no_record_spans_two_segments_after_the_setting_was_raised(tmp_path):
     """The log goes on in the size that its segments have."""
     storage = DiskStorage(tmp_path)
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1_000))
     for _ in range(3):
         put(store, b"x" * 500)
     store.checkpoint_now()
@@ -572,7 +572,7 @@ def test_no_record_spans_two_segments_after_an_append_that_failed_behind_a_blank
             return super().pwrite(fd, data, position)
 
     storage = DiskStorage(tmp_path, calls=Calls())
-    store, _ = new_store(storage, StoreLimits(32, 262_144, 800, 1_000))
+    store, _ = new_store(storage, StoreBounds(32, 262_144, 800, 1_000))
     put(store, b"x" * 700)
     full.append(True)
     with pytest.raises(StorageError, match="No space left"):
@@ -587,8 +587,8 @@ def test_no_record_spans_two_segments_after_an_append_that_failed_behind_a_blank
 
 def test_a_segment_without_room_for_a_blank_ends_with_zeros(tmp_path):
     storage = DiskStorage(tmp_path)
-    limits = StoreLimits(32, 262_144, 800, 1_000)
-    store, _ = new_store(storage, limits)
+    bounds = StoreBounds(32, 262_144, 800, 1_000)
+    store, _ = new_store(storage, bounds)
     first = put(store, b"")
     storage.open("commitlog", 1_000, buffered=False).append(
         bytes(1_000 - 5 - store.log_end)

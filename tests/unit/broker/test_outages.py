@@ -9,7 +9,7 @@ import pytest
 from bad_places import CountedFile, CountedStorage
 
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.broker.message_store import MessageStore, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, StoreBounds
 from rocketcrew.broker.readable_log import (
     ELSEWHERE,
     PIECE_BYTES,
@@ -26,14 +26,14 @@ from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
 T0 = 1_700_000_000_000
-LIMITS = StoreLimits(32, 262_144, 800, 1 << 24)
+BOUNDS = StoreBounds(32, 262_144, 800, 1 << 24)
 EVERYWHERE = range(1 << 40)
 COUNT = 6_000
 
 
 def filled(count=COUNT):
     """A store whose log is read in several steps when a queue is built anew."""
-    store = MessageStore(storage := CountedStorage(), LIMITS, "127.0.0.1", 10911)
+    store = MessageStore(storage := CountedStorage(), BOUNDS, "127.0.0.1", 10911)
     store.recover(lambda topic: topic == "T", message_tags_code)
     for number in range(count):
         store.put(T0 + number, StoredMessage("T", b"%02000d" % number), 0)
@@ -250,7 +250,7 @@ def test_a_last_record_with_a_bad_page_in_it_is_not_cut_though_it_ends_with_zero
     storage.log.bad = page(position // PIECE_BYTES + 2)
     storage._tables.clear()
     storage._previous.clear()
-    MessageStore(storage, LIMITS, "127.0.0.1", 10911).recover(lambda topic: topic == "T", message_tags_code)
+    MessageStore(storage, BOUNDS, "127.0.0.1", 10911).recover(lambda topic: topic == "T", message_tags_code)
     storage.log.bad = range(0)
     assert storage.log.end == position + length_bytes
     assert storage.log.read(position, length_bytes) == stored
@@ -270,7 +270,7 @@ class NoFolder(DiskCalls):
 @pytest.mark.parametrize(("within", "refused"), [("consumequeue", True), ("index", False)])
 def test_a_folder_that_the_disk_refuses_is_a_refused_write(tmp_path, within, refused):
     calls = NoFolder()
-    store = MessageStore(DiskStorage(tmp_path, calls=calls, has_thread=False), LIMITS, "127.0.0.1", 10911)
+    store = MessageStore(DiskStorage(tmp_path, calls=calls, has_thread=False), BOUNDS, "127.0.0.1", 10911)
     store.recover(lambda _: True, message_tags_code)
     while store.is_rebuilding:
         store.rebuild_some()

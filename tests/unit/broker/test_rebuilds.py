@@ -9,7 +9,7 @@ from bad_places import CountedStorage
 
 from rocketcrew.broker.consume_queue import ENTRY_BYTES, FILLER_CODE, ConsumeQueue
 from rocketcrew.broker.disk import DiskStorage
-from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreBounds
 from rocketcrew.broker.readable_log import PIECE_BYTES, TRIED_MAX
 from rocketcrew.broker.rebuilds import OLD_MAX, OLD_MAX_BYTES, OLD_STEP_ENTRIES, PAUSE_STEPS, STEP_PARTS, old_entries
 from rocketcrew.broker.storage import MemoryFile, MemoryStorage, StorageError
@@ -20,7 +20,7 @@ from rocketcrew.remoting.names import SCHEDULE_TOPIC
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
 T0 = 1_700_000_000_000
-LIMITS = StoreLimits(32, 262_144, 800, 1 << 20)
+BOUNDS = StoreBounds(32, 262_144, 800, 1 << 20)
 
 
 def hurt(broker, offset, at, data, topic="T", queue_id=0):
@@ -128,7 +128,7 @@ def test_a_kill_after_damage_at_the_end_gives_no_offset_of_the_checkpoint_twice(
     storage = MemoryStorage()
 
     def opened():
-        store = MessageStore(storage, LIMITS, "127.0.0.1", 10911)
+        store = MessageStore(storage, BOUNDS, "127.0.0.1", 10911)
         store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
         return store
 
@@ -260,8 +260,8 @@ def test_many_bad_pages_cost_no_record_behind_them(segmented):
     assert [entry[0] for entry in map(queue.entry, range(120))] == [entry[0] for entry in entries], "as it was"
 
 
-def stored(limits=LIMITS):
-    store = MessageStore(storage := CountedStorage(), limits, "127.0.0.1", 10911)
+def stored(bounds=BOUNDS):
+    store = MessageStore(storage := CountedStorage(), bounds, "127.0.0.1", 10911)
     store.recover(lambda topic: topic in {"T", "U"}, message_tags_code)
     while store.is_rebuilding:
         store.rebuild_some()
@@ -298,7 +298,7 @@ def test_what_cannot_be_read_stays_however_many_records_before_it_are_damaged():
 
 @pytest.mark.parametrize("size", [1 << 20, OLD_MAX_BYTES + 1])
 def test_what_cannot_be_read_stays_however_large_it_is(size):
-    storage, store = stored(StoreLimits(32, 262_144, 800, 1 << 27))
+    storage, store = stored(StoreBounds(32, 262_144, 800, 1 << 27))
     put(store, [bytes(size), b"next"])
     put(store, [bytes(1 << 20)] * 5, "U")
     queue = store.queue("T", 0)
@@ -325,7 +325,7 @@ def test_a_cold_part_of_the_log_that_cannot_be_read_costs_many_short_steps_and_n
 
 def test_a_rebuild_with_many_bad_pages_has_no_step_in_which_many_reads_fail():
     """Each may take the disk seconds, and the loop waits for it."""
-    storage, store = stored(StoreLimits(32, 262_144, 800, 1 << 24))
+    storage, store = stored(StoreBounds(32, 262_144, 800, 1 << 24))
     put(store, [b"%0800d" % number for number in range(6_000)])
     pages = store.log_end // PIECE_BYTES
     storage.log.bad_pages = set(range(50, pages // 2 - 5, 12))
@@ -592,7 +592,7 @@ def test_a_front_that_cannot_be_removed_at_the_end_of_a_rebuild_shows_nothing_to
         def drop_before(self, position):
             raise StorageError("cannot remove: Input/output error")
 
-    store = MessageStore(storage := MemoryStorage(), LIMITS, "127.0.0.1", 10911, waits_for_disk=True)
+    store = MessageStore(storage := MemoryStorage(), BOUNDS, "127.0.0.1", 10911, waits_for_disk=True)
     store.recover(lambda _: True, message_tags_code)
     for number in range(5):
         store.put(T0, StoredMessage("T", b"%d" % number), 0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rocketcrew.broker.consume_queue import ENTRY_BYTES
-from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, QueueRebuilding, StoreBounds
 from rocketcrew.broker.readable_log import PIECE_BYTES, pieces_of
 from rocketcrew.broker.record_heads import HEAD_BYTES
 from rocketcrew.broker.storage import StorageError
@@ -21,7 +21,7 @@ from rocketcrew.broker.time_search import UNREAD_MAX, TimeSearch
 from rocketcrew.remoting.stored import StoredMessage
 
 T0 = 1_700_000_000_000
-LIMITS = StoreLimits(32, 262_144, 800, 1 << 24)
+BOUNDS = StoreBounds(32, 262_144, 800, 1 << 24)
 
 
 class Times:
@@ -77,7 +77,7 @@ def test_only_so_many_pages_are_tried():
 
 
 def filled(random):
-    store = MessageStore(storage := CountedStorage(), LIMITS, "127.0.0.1", 10911)
+    store = MessageStore(storage := CountedStorage(), BOUNDS, "127.0.0.1", 10911)
     store.recover(lambda _: True, message_tags_code)
     now_ms = T0
     for _ in range(random.randrange(20, 200)):

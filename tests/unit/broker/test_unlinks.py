@@ -10,7 +10,7 @@ import pytest
 
 from rocketcrew.broker.disk import DiskStorage
 from rocketcrew.broker.journal import Journal
-from rocketcrew.broker.message_store import MessageStore, StoreLimits
+from rocketcrew.broker.message_store import MessageStore, StoreBounds
 from rocketcrew.broker.rebuilds import PAUSE_STEPS
 from rocketcrew.broker.storage import StorageError
 from rocketcrew.broker.syncing import DiskCalls
@@ -20,7 +20,7 @@ from rocketcrew.remoting.stored import StoredMessage, decode_messages
 T0 = 1_700_000_000_000
 QUEUE = "consumequeue/T/0"
 QUEUE_SEGMENT = 20 * 10
-LIMITS = StoreLimits(32, 262_144, 800, 4_096)
+BOUNDS = StoreBounds(32, 262_144, 800, 4_096)
 
 
 class Killed(BaseException):
@@ -47,8 +47,8 @@ def storage_of(tmp_path, calls=None):
     return storage
 
 
-def opened(storage, limits=LIMITS):
-    store = MessageStore(storage, limits, "127.0.0.1", 10911)
+def opened(storage, bounds=BOUNDS):
+    store = MessageStore(storage, bounds, "127.0.0.1", 10911)
     store.recover(lambda topic: topic in ("T", "U"), message_tags_code)
     while store.is_rebuilding:
         store.rebuild_some()

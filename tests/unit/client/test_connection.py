@@ -7,24 +7,24 @@ import contextlib
 
 import pytest
 
+from rocketcrew.client.bounds import ConnectionBounds
 from rocketcrew.client.connection import Connection
-from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError
 from rocketcrew.remoting.frame import encode
 
 LONG_MS = 60_000
 FOR_EVER_MS = 3_600_000
-NO_SILENCE = ConnectionLimits(silent_ms=FOR_EVER_MS)
+NO_SILENCE = ConnectionBounds(silent_ms=FOR_EVER_MS)
 """Where a request times out that is no test of silence: the machine may stand still until it does."""
 
 
 @contextlib.asynccontextmanager
-async def connected(make_peer, limits=NO_SILENCE, **options):
+async def connected(make_peer, bounds=NO_SILENCE, **options):
     async with make_peer() as peer:
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(
-            lambda: Connection(peer.address, limits=limits, **options), "127.0.0.1", peer.port
+            lambda: Connection(peer.address, bounds=bounds, **options), "127.0.0.1", peer.port
         )
         try:
             yield connection, await peer.accept()
@@ -284,8 +284,8 @@ async def test_too_many_requests_of_the_peer_are_told_busy(make_peer):
         await go_on.wait()
         return command.response(0)
 
-    limits = ConnectionLimits(peer_requests_max=2)
-    async with connected(make_peer, on_request=serve, limits=limits) as (connection, wire):
+    bounds = ConnectionBounds(peer_requests_max=2)
+    async with connected(make_peer, on_request=serve, bounds=bounds) as (connection, wire):
         for opaque in range(3):
             wire.send(Command(221, opaque=opaque))
         refused = await wire.next()
@@ -296,7 +296,7 @@ async def test_too_many_requests_of_the_peer_are_told_busy(make_peer):
 
 
 async def test_pending_requests_are_bounded(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(pending_max=2)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(pending_max=2)) as (connection, wire):
         connection.start(Command(11), timeout_ms=LONG_MS).cancel()
         waiter = connection.start(Command(11), timeout_ms=LONG_MS)
         with pytest.raises(UnreachableError, match="2 requests wait"):
@@ -318,8 +318,8 @@ async def test_frames_of_one_turn_leave_in_one_write(make_peer):
 
 
 async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(make_peer):
-    limits = ConnectionLimits(write_high_bytes=1000, silent_ms=FOR_EVER_MS)
-    async with connected(make_peer, limits=limits) as (connection, wire):
+    bounds = ConnectionBounds(write_high_bytes=1000, silent_ms=FOR_EVER_MS)
+    async with connected(make_peer, bounds=bounds) as (connection, wire):
         big = b"x" * 4_000_000
         for _ in range(8):  # more than the kernel takes, whatever it has made of its buffers
             with contextlib.suppress(TimedOutError):
@@ -334,8 +334,8 @@ async def test_writers_wait_for_a_peer_that_does_not_read_and_give_up_in_time(ma
 
 
 async def test_unsent_bytes_stay_bounded_while_many_wait_to_write(make_peer):
-    limits = ConnectionLimits(write_high_bytes=1_000_000)
-    async with connected(make_peer, limits=limits) as (connection, wire):
+    bounds = ConnectionBounds(write_high_bytes=1_000_000)
+    async with connected(make_peer, bounds=bounds) as (connection, wire):
         body = b"x" * 1_000_000
         tasks = [asyncio.create_task(connection.request(Command(10, body=body), timeout_ms=LONG_MS)) for _ in range(30)]
         for _ in tasks:
@@ -345,8 +345,8 @@ async def test_unsent_bytes_stay_bounded_while_many_wait_to_write(make_peer):
 
 
 async def test_a_peer_that_never_reads_is_given_up_at_the_bound(make_peer):
-    limits = ConnectionLimits(write_high_bytes=1000, write_bytes_max=8_000_000)
-    async with connected(make_peer, limits=limits) as (connection, _wire):
+    bounds = ConnectionBounds(write_high_bytes=1000, write_bytes_max=8_000_000)
+    async with connected(make_peer, bounds=bounds) as (connection, _wire):
         waiters = []
         with pytest.raises(UnreachableError, match="peer does not read"):
             while True:
@@ -363,7 +363,7 @@ async def test_silence_after_a_timeout_cuts_the_connection_but_a_living_one_stay
     async def serve(address, command):
         heard.set()
 
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=0), on_request=serve) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=0), on_request=serve) as (connection, wire):
         living = connection.start(Command(34), timeout_ms=LONG_MS)
         await wire.next()
         wire.send(Command(40, flag=2))  # any byte from the peer is a sign of life
@@ -391,7 +391,7 @@ async def expired(connection, wire, timeout_ms=30_000):
 
 
 async def test_silence_is_found_too_where_no_request_has_so_much_time(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=45_000)) as (connection, wire):
         held = connection.start(Command(11), timeout_ms=FOR_EVER_MS)
         await wire.next()
         await expired(connection, wire)
@@ -403,7 +403,7 @@ async def test_silence_is_found_too_where_no_request_has_so_much_time(make_peer)
 
 @pytest.mark.parametrize(("between_ms", "cut"), [(29_000, True), (31_000, False)])
 async def test_requests_with_long_pauses_between_them_are_no_silence_together(make_peer, between_ms, cut):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=30_000)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=30_000)) as (connection, wire):
         asked = connection.start(Command(36), timeout_ms=LONG_MS)
         wire.answer(await wire.next())
         await asked
@@ -415,7 +415,7 @@ async def test_requests_with_long_pauses_between_them_are_no_silence_together(ma
 
 
 async def test_before_the_first_byte_pauses_count_too(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=3_000), unheard_ms=20_000) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=3_000), unheard_ms=20_000) as (connection, wire):
         await expired(connection, wire, 10_000)
         asyncio.get_running_loop().skip_ms(60_000)
         assert connection.open
@@ -424,7 +424,7 @@ async def test_before_the_first_byte_pauses_count_too(make_peer):
 
 
 async def test_the_time_of_requests_that_wait_at_once_is_silence_once(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=45_000)) as (connection, wire):
         others = [connection.start(Command(36), timeout_ms=30_000 - n) for n in range(5)]
         await expired(connection, wire)
         assert all(other.done() for other in others)
@@ -434,7 +434,7 @@ async def test_the_time_of_requests_that_wait_at_once_is_silence_once(make_peer)
 
 
 async def test_until_the_first_byte_another_silence_is_allowed(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=30_000), unheard_ms=60_000) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=30_000), unheard_ms=60_000) as (connection, wire):
         await expired(connection, wire)
         assert connection.open
         asked = connection.start(Command(36), timeout_ms=LONG_MS)
@@ -446,7 +446,7 @@ async def test_until_the_first_byte_another_silence_is_allowed(make_peer):
 
 
 async def test_an_answer_that_is_late_is_a_sign_of_life(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(silent_ms=45_000)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(silent_ms=45_000)) as (connection, wire):
         wire.answer(await expired(connection, wire))
         next_one = connection.start(Command(36), timeout_ms=LONG_MS)
         wire.answer(await wire.next())
@@ -471,7 +471,7 @@ async def test_what_has_no_time_left_is_not_sent(make_peer, left_ms):
 
 
 async def test_idle_connections_close(make_peer):
-    async with connected(make_peer, limits=ConnectionLimits(idle_ms=30)) as (connection, wire):
+    async with connected(make_peer, bounds=ConnectionBounds(idle_ms=30)) as (connection, wire):
         await wire.closed_by_client()
         await connection.wait_closed()
         with pytest.raises(UnreachableError, match="idle for 30 ms"):

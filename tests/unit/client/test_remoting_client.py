@@ -12,8 +12,8 @@ import warnings
 import pytest
 
 from rocketcrew.client.access import Access, TlsOptions
+from rocketcrew.client.bounds import ConnectionBounds
 from rocketcrew.client.connecting import first_of
-from rocketcrew.client.limits import ConnectionLimits
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError, retriable
@@ -196,7 +196,7 @@ async def test_close_delivers_oneway_requests_sent_just_before(make_peer):
 
 
 async def test_close_does_not_wait_for_a_peer_that_never_reads(make_peer):
-    async with make_peer() as peer, client(limits=ConnectionLimits(write_high_bytes=1 << 30)) as remoting:
+    async with make_peer() as peer, client(bounds=ConnectionBounds(write_high_bytes=1 << 30)) as remoting:
         await remoting.oneway(peer.address, Command(10, body=bytes(15 << 20)))
         wire = await peer.accept()
         wire.writer.transport.pause_reading()

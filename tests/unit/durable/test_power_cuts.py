@@ -33,7 +33,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.errors import BadSegmentError, LoaderError
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.plan import Limits, Trigger
+from rocketcrew.spark.plan import PlanBounds, Trigger
 from rocketcrew.spark.segments import read_facts
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs, open_log
@@ -156,7 +156,7 @@ def loader_of(root: Path, threads: ThreadPoolExecutor, table: str) -> tuple[Stag
     if table == "deltalake":
         target = DeltaTarget(root / "table", append_by_delta_rs, lambda: None)
     loader = Loader(
-        staging, target, Trigger(1, 1, 0), Limits(1, 1 << 40), threads=threads, cores=1,
+        staging, target, Trigger(1, 1, 0), PlanBounds(1, 1 << 40), threads=threads, cores=1,
         new_id=lambda batch: f"{batch:08d}-{next(_IDS)}",
     )  # fmt: skip
     return staging, loader

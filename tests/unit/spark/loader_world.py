@@ -22,7 +22,7 @@ from rocketcrew.spark.convert import COPY_DISK, CopyDisk
 from rocketcrew.spark.iceberg_catalog import catalog_of
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.outcome_levels import FAN, OutcomeLevels
-from rocketcrew.spark.plan import Limits, Top, Trigger
+from rocketcrew.spark.plan import PlanBounds, Top, Trigger
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_state import ledger_outcomes
@@ -31,7 +31,7 @@ from rocketcrew.spark.targets.iceberg import IcebergTarget
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget, folder_outcomes
 
-WIDE = Limits(10**6, 10**9)
+WIDE = PlanBounds(10**6, 10**9)
 EARLY = Trigger(rows=100, bytes=10**6, wait_ms=1000)
 
 
@@ -74,7 +74,7 @@ class World:
         at: int = 0,
         on_point: Callable[[str], None] = lambda _: None,
         known_batch: int = 0,
-        limits: Limits = WIDE,
+        bounds: PlanBounds = WIDE,
         target: Any = None,
         trigger: Trigger = EARLY,
         epoch_on_recreated: bool = False,
@@ -90,7 +90,7 @@ class World:
             Staging(self.roots[at]),
             target,
             trigger,
-            limits,
+            bounds,
             threads=self.threads,
             cores=2,
             new_id=lambda batch: f"{batch:08d}-{number}",

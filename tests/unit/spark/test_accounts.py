@@ -35,7 +35,7 @@ from rocketcrew.spark.cuts import CUTS_MAX
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.outcome_levels import FAN
-from rocketcrew.spark.plan import Cut, Limits, Plan, Top
+from rocketcrew.spark.plan import Cut, Plan, PlanBounds, Top
 from rocketcrew.spark.reconciling import QueueEnds, reconcile
 from rocketcrew.spark.reports import MUCH
 from rocketcrew.spark.staging import Staging
@@ -280,7 +280,7 @@ def test_what_waits_in_a_segment_is_not_passed_as_skipped(world: World, segments
     world.seal([segments.Record(0), segments.Record(9)])
     world.seal([segments.Record(5)])
     note(world, Outcomes.of([(SKIPPED, of((1, 20)))]))
-    world.drain(world.loader(limits=Limits(2, 10**9)))
+    world.drain(world.loader(bounds=PlanBounds(2, 10**9)))
     world.assert_exact()
     assert world.target().state().loaded == of((0, 20))
 
@@ -389,7 +389,7 @@ def test_how_far_a_queue_was_shown_waits_until_the_table_has_a_record_of_it(
     world.seal([segments.Record(5)])
     world.seal([segments.Record(3, queue_id=1)])
     note(world, Outcomes.of([(ELSEWHERE, of((0, 10), queue=other))]))
-    assert world.loader(limits=Limits(1, 10**9)).step(10**13, at_once=True)
+    assert world.loader(bounds=PlanBounds(1, 10**9)).step(10**13, at_once=True)
     assert world.target().state().loaded == of((5, 6)), "of a queue that it has nothing of it says nothing"
     early = reconcile(table_facts(world.table, world.roots[:1])[0], {other: QueueEnds(0, 10, 3)})
     assert early.fine

@@ -15,12 +15,12 @@ from loader_world import World
 
 from rocketcrew.spark.compaction import compact
 from rocketcrew.spark.loader import Loader
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.table_keys import table_facts
 
 MIB = 1024 * 1024
-ONE_SEGMENT = Limits(1, 1)
+ONE_SEGMENT = PlanBounds(1, 1)
 FREE = ("planned", "staged", "renamed", "done_marked", "deleting", "finished")
 """Points at which a loader does not hold the table's folder, so that a compaction may exchange it."""
 
@@ -41,7 +41,7 @@ def test_a_number_that_somebody_planned_is_not_freed_by_a_compaction(world: Worl
             intruded.append(here)
             world.seal([segments.Record(n) for n in range(10, 20)], at=1)
             world.seal([segments.Record(n) for n in range(20, 30)], at=1)
-            world.drain(world.loader(at=1, limits=ONE_SEGMENT))
+            world.drain(world.loader(at=1, bounds=ONE_SEGMENT))
             assert compact(world.table, MIB).files_after == 1
             assert not (world.table / "batch_id=2").exists()
 
@@ -114,7 +114,7 @@ def test_loaders_and_compactions_in_any_order_leave_each_record_once(world: Worl
             compact(world.table, dice.choice((2_000, 6_000, MIB)))
         depth -= 1
 
-    loaders += (world.loader(at=at, limits=ONE_SEGMENT, on_point=partial(happen, at)) for at in (0, 1))
+    loaders += (world.loader(at=at, bounds=ONE_SEGMENT, on_point=partial(happen, at)) for at in (0, 1))
     seal(0)
     loaders[0].step(10**13, at_once=True)
     for _ in range(8):

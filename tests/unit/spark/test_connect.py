@@ -67,8 +67,8 @@ def test_what_needs_spark_s_jvm_is_refused_without_the_token(format_: str, targe
 def test_plans_are_smaller_where_rows_may_be_in_memory() -> None:
     here = LoaderConfig(Path("s"), Path("t"))
     there = LoaderConfig(Path("s"), Path("t"), master="sc://h")
-    assert (here.limits.rows_max, there.limits.rows_max) == (here.max_rows, there.max_rows), "what the setting says"
-    assert (here.limits.bytes_max, there.limits.bytes_max) == (here.max_bytes * PLAN_TRIGGERS, there.max_bytes)
+    assert (here.bounds.rows_max, there.bounds.rows_max) == (here.max_rows, there.max_rows), "what the setting says"
+    assert (here.bounds.bytes_max, there.bounds.bytes_max) == (here.max_bytes * PLAN_TRIGGERS, there.max_bytes)
 
 
 def test_rows_have_the_columns_that_spark_is_told() -> None:

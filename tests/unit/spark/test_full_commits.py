@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 from rocketcrew.spark.errors import LoaderError, SparkDiedError, is_no_room
 from rocketcrew.spark.iceberg_catalog import catalog_of
 from rocketcrew.spark.object_store import Place
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.iceberg import IcebergTarget
 from rocketcrew.spark.targets.iceberg_commits import commit_table
@@ -131,7 +131,7 @@ def test_a_plan_that_is_larger_than_a_lowered_limit_is_not_said_to_want_room(bac
     backlog.drain_with_crash("planned")
     size = sum(path.stat().st_size for path in Path(backlog.roots[0] / "ready").iterdir())
     with capture_logs() as logs:
-        backlog.drain(backlog.loader(limits=Limits(10**6, size // 2)))
+        backlog.drain(backlog.loader(bounds=PlanBounds(10**6, size // 2)))
     (reason,) = (line["reason"] for line in logs if line["event"] == "plan_dropped")
     assert reason == "it has more than spark.max_bytes_mib"
     backlog.assert_exact()

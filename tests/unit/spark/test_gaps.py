@@ -13,7 +13,7 @@ from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, SETTLED, SKIPPED, UND
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
@@ -92,7 +92,7 @@ def test_a_segment_that_is_lost_while_it_waits_is_missed(world: World, segments:
     world.seal([record(0), record(1), record(2)])
     victim = world.seal([record(3), record(4, []), record(5)])
     settled(world, segments, 6)
-    assert world.loader(limits=Limits(3, 10**9)).step(10**13, at_once=True)
+    assert world.loader(bounds=PlanBounds(3, 10**9)).step(10**13, at_once=True)
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 3]]]
     lost = victim.rename(world.roots[0] / victim.name)
     world.seal([record(6)])
@@ -143,7 +143,7 @@ def test_what_an_old_table_has_left_explains_records_of_a_new_one(world: World, 
         waits = world.seal([segments.Record(1, queue_id=at), segments.Record(8, queue_id=at)], at=at)
         Staging(world.roots[at]).note("1", Outcomes.of([(kind, OffsetSet({queue: IntervalSet.of([(2, 8)])}))]))
         segments.settle(world.roots[at], (*queue[:4], 0, 1))
-        assert world.loader(at, limits=Limits(1, 10**9)).step(10**13, at_once=True)
+        assert world.loader(at, bounds=PlanBounds(1, 10**9)).step(10**13, at_once=True)
         assert waits.exists()
     world.table = world.table.parent / "another"
     for at in (0, 1):

@@ -18,7 +18,7 @@ from loader_world import Crash, World, crash_at
 
 from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.spark.convert import CopyDisk, stage
-from rocketcrew.spark.plan import ROOM_SHARE, Limits, Plan, Take
+from rocketcrew.spark.plan import ROOM_SHARE, Plan, PlanBounds, Take
 from rocketcrew.spark.reports import BatchReport
 from rocketcrew.spark.segments import read_facts
 
@@ -124,7 +124,7 @@ def test_a_plan_that_met_a_full_disk_is_halved_and_later_ones_grow_again(backlog
 
 def test_it_takes_all_again_once_there_is_room(backlog: World) -> None:
     disk = Disk(room=3 * size_of(backlog))
-    loader = backlog.loader(disk=disk, limits=Limits(10**6, SEGMENTS * size_of(backlog)))
+    loader = backlog.loader(disk=disk, bounds=PlanBounds(10**6, SEGMENTS * size_of(backlog)))
     with closing(disk):
         assert loader.step(0, at_once=True) is None
         assert loader.step(0, at_once=True) is None

@@ -27,7 +27,7 @@ from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.epochs import EpochRequest
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.loader import POINTS, RACES_LOST_MAX
-from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, STREAM_ROWS, Limits, Plan, Trigger
+from rocketcrew.spark.plan import EARLY_MAX, QUIET_SHARE, STREAM_ROWS, Plan, PlanBounds, Trigger
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.table_state import read_state
@@ -206,7 +206,7 @@ def test_batches_are_bounded_and_settled_records_wait_for_their_rows(world: Worl
         world.seal([record(offset), record(offset + 5)])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 36))
     segments.filtered(world.roots[0], (*QUEUE[:4], 0, 36))
-    reports = world.drain(world.loader(limits=Limits(rows_max=4, bytes_max=10**9)))
+    reports = world.drain(world.loader(bounds=PlanBounds(rows_max=4, bytes_max=10**9)))
     assert [report.rows for report in reports] == [4, 4]
     first = read_state(world.table / "batch_id=1" / "_loaded.json")
     assert first.loaded.to_json() == [[*QUEUE[:4], [0, 20, 6, 4]]], "[0, 20) and [26, 30): not [20, 26) and [30, 36)"
@@ -472,8 +472,8 @@ class Story:
             self.crashed_at.add(doomed)
 
     def loader(self, at: int, on_point: Callable[[str], None] = lambda _: None) -> Any:
-        limits = Limits(self.rng.choice([3, 1000]), 10**9)
-        return self.world.loader(at, on_point, limits=limits, pieces_max=self.pieces_max)
+        bounds = PlanBounds(self.rng.choice([3, 1000]), 10**9)
+        return self.world.loader(at, on_point, bounds=bounds, pieces_max=self.pieces_max)
 
     def take_over(self) -> None:
         """The second member's folder goes to the first, as a slot's does (supervisor/slot.py); its plans only name files."""

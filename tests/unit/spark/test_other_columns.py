@@ -12,11 +12,11 @@ import pytest
 from loader_world import WIDE, World
 
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.table_columns import table_columns
 from rocketcrew.spark.work import Work
 
-ONE_ROW = Limits(1, 1 << 30)
+ONE_ROW = PlanBounds(1, 1 << 30)
 
 
 @pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
@@ -45,26 +45,26 @@ def test_a_batch_of_both_types_has_the_wider_one(world: World, segments: Any) ->
 
 
 @pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
-@pytest.mark.parametrize("limits", [WIDE, ONE_ROW])
-def test_a_roll_back_of_a_narrower_column_is_loaded_whole(world: World, segments: Any, limits: Limits) -> None:
+@pytest.mark.parametrize("bounds", [WIDE, ONE_ROW])
+def test_a_roll_back_of_a_narrower_column_is_loaded_whole(world: World, segments: Any, bounds: PlanBounds) -> None:
     """Three versions of a handler, sealed before anything is loaded: in one batch and in three (workers/table_fit.py)."""
     for offset, kind, value in ((1, pa.int64(), 2**40), (2, pa.int32(), 7), (3, pa.int64(), 2**41)):
         world.seal([segments.Record(offset, extra={"n": value})], columns=[("value", pa.string()), ("n", kind)])
-    loader = world.loader(limits=limits)
+    loader = world.loader(bounds=bounds)
     assert loader.misfits(loader.columns())[0] == {}
-    assert len(world.drain(loader)) == (1 if limits is WIDE else 3)
+    assert len(world.drain(loader)) == (1 if bounds is WIDE else 3)
     assert loader.totals.quarantined == 0
     assert world.rows("_offset", "n") == [(1, 2**40), (2, 7), (3, 2**41)]
 
 
 @pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
-@pytest.mark.parametrize("limits", [WIDE, ONE_ROW])
+@pytest.mark.parametrize("bounds", [WIDE, ONE_ROW])
 def test_a_wider_column_behind_a_narrower_one_does_not_fit_and_is_kept(
-    world: World, segments: Any, limits: Limits
+    world: World, segments: Any, bounds: PlanBounds
 ) -> None:
     for offset, kind in ((1, pa.int32()), (2, pa.int64())):
         world.seal([segments.Record(offset, extra={"n": offset})], columns=[("value", pa.string()), ("n", kind)])
-    loader = world.loader(limits=limits)
+    loader = world.loader(bounds=bounds)
     (wrong,) = loader.misfits(loader.columns())[0].values()
     assert wrong == "column 'n' is bigint here and int there"
     world.drain(loader)

@@ -14,8 +14,8 @@ from rocketcrew.conf.columns import Column
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.spark.costs import Costs
 from rocketcrew.spark.plan import (
-    Limits,
     Plan,
+    PlanBounds,
     SegmentFacts,
     Take,
     Trigger,
@@ -103,7 +103,7 @@ def test_what_is_no_plan_is_refused(text: str) -> None:
 @given(st.lists(st.integers(1, 50), max_size=10), st.integers(1, 100), st.integers(1, 5000))
 def test_a_plan_fits_its_limits_or_is_one_segment(rows: list[int], rows_max: int, bytes_max: int) -> None:
     waiting = [SegmentFacts(str(at), 100, count, OffsetSet(), False, ()) for at, count in enumerate(rows)]
-    count = first_fitting(waiting, Limits(rows_max, bytes_max))
+    count = first_fitting(waiting, PlanBounds(rows_max, bytes_max))
     assert count >= min(1, len(waiting))
     fits = sum(rows[:count]) <= rows_max and count * 100 <= bytes_max
     assert fits or count == 1
@@ -113,9 +113,9 @@ def test_a_plan_fits_its_limits_or_is_one_segment(rows: list[int], rows_max: int
 
 @given(st.integers(0, 10**6), st.integers(1, 10**6))
 def test_a_plan_leaves_room_for_copies_for_the_table_and_for_others(free_bytes: int, bytes_max: int) -> None:
-    limits = within_room(Limits(7, bytes_max), free_bytes)
-    assert limits.rows_max == 7
-    assert limits.bytes_max == min(bytes_max, free_bytes // 3)
+    bounds = within_room(PlanBounds(7, bytes_max), free_bytes)
+    assert bounds.rows_max == 7
+    assert bounds.bytes_max == min(bytes_max, free_bytes // 3)
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6))

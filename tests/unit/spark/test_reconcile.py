@@ -39,7 +39,7 @@ from rocketcrew.durable.outcomes import (
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.gaps import compact
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, TableFacts, reconcile
 from rocketcrew.spark.rerun import load_again, only_rerun
 from rocketcrew.spark.staging import Staging
@@ -259,7 +259,7 @@ def fill(world: World, segments: Any) -> None:
     path = world.roots[0] / "outcomes" / "1.facts"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(facts_to_text(Outcomes.of([(SENT_BACK, offsets((7, 8), (17, 18), (27, 28), (37, 38)))])))
-    world.drain(world.loader(limits=Limits(32, 10**9)))
+    world.drain(world.loader(bounds=PlanBounds(32, 10**9)))
 
 
 def files(world: World) -> list[Path]:

@@ -20,14 +20,14 @@ import segment_helpers
 from loader_world import Crash, World, crash_at
 
 from rocketcrew.spark.loader import POINTS, Loader
-from rocketcrew.spark.plan import Limits
+from rocketcrew.spark.plan import PlanBounds
 from rocketcrew.spark.reconciling import Fate, reconcile
 from rocketcrew.spark.table_keys import table_facts
 
 TABLES = ("parquet", "deltalake")
 QUEUES = 2
 STEPS = 24
-FEW = Limits(2, 10**9)
+FEW = PlanBounds(2, 10**9)
 """So that a drain is some batches."""
 
 
@@ -102,7 +102,7 @@ class Story:
 
     def _loader(self, at: int, on_point: Callable[[str], None] = lambda _: None) -> Loader:
         return self.world.loader(
-            at, on_point=on_point, limits=self.dice.choice((FEW, Limits(100, 10**9))), **self._loaders
+            at, on_point=on_point, bounds=self.dice.choice((FEW, PlanBounds(100, 10**9))), **self._loaders
         )
 
     def assert_table_has(self, keys: Iterable[str]) -> None:

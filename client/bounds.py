@@ -8,7 +8,7 @@ from .receiver import BUFFER_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class ConnectionLimits:
+class ConnectionBounds:
     """Bounds of one connection; the defaults are Java's where it has one."""
 
     pending_max: int = 65_535
