@@ -55,7 +55,9 @@ TEST_FILE_LINES_MAX = 700
 
 EDGES: dict[str, frozenset[str]] = {
     "remoting": frozenset(),
-    "broker": frozenset({"converting", "disk", "edge", "kernel_sync", "registering", "server", "syncing", "tls"}),
+    "broker": frozenset(
+        {"converting", "disk", "edge", "kernel_sync", "refused_folders", "registering", "server", "syncing", "tls"}
+    ),
     "source": frozenset(
         {
             "access_options",
@@ -94,6 +96,14 @@ IMPURE = frozenset(
 """What a pure module imports nothing of: it gets the clock, the bytes and the dice handed in."""
 
 CLOCK_READERS = frozenset({"now", "utcnow", "today"})
+DISK_READERS = frozenset(
+    {
+        "chmod", "cwd", "exists", "expanduser", "glob", "hardlink_to", "home", "is_dir", "is_file", "is_mount", "is_symlink",
+        "iterdir", "lstat", "mkdir", "read_bytes", "read_text", "readlink", "rglob", "rmdir", "samefile", "stat",
+        "symlink_to", "touch", "unlink", "write_bytes", "write_text",
+    }
+)  # fmt: skip
+"""What a path does on the disk. Not `open`, `rename`, `replace` and `resolve`, which other things do, too."""
 
 
 def room_files(room: str) -> list[Path]:
@@ -271,6 +281,36 @@ TYPES_ALONE = {("random", "Random"), ("os", "PathLike"), ("os", "fspath")}
 """The class is the type of a generator that somebody else seeded; the others are of paths as they are written."""
 
 
+def acts_of(tree: ast.Module) -> Iterator[str]:
+    """What the code does to files and asks of the clock; named is as good as called: it may be handed on."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id == "open":
+            yield f"line {node.lineno}: opens a file"
+        if isinstance(node, ast.Attribute) and node.attr in DISK_READERS:
+            yield f"line {node.lineno}: {node.attr} of a path"
+        called = node.func if isinstance(node, ast.Call) else node
+        if isinstance(called, ast.Attribute) and called.attr in CLOCK_READERS:
+            whose = ast.unparse(called.value).rpartition(".")[2]
+            if called is not node or whose in ("date", "datetime"):
+                yield f"line {node.lineno}: reads the clock"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(name)", "each(open, names)", "path.read_text()", "Path(name).iterdir()", "map(Path.exists, paths)",
+        "datetime.now()", "datetime.datetime.now(UTC)", "field(default_factory=datetime.now)", "clock.now()", "date.today()",
+    ],
+)  # fmt: skip
+def test_what_acts_is_noticed(code: str) -> None:
+    assert list(acts_of(ast.parse(code)))
+
+
+@pytest.mark.parametrize("code", ["storage.open(name)", "text.replace(a, b)", "state.now", "path.parent / name"])
+def test_what_only_has_a_name_like_that_may_stay(code: str) -> None:
+    assert not list(acts_of(ast.parse(code)))
+
+
 @pytest.mark.parametrize("file", pure_files(), ids=name_of)
 def test_pure_modules_touch_nothing(file: Path) -> None:
     assert file.is_file(), f"{name_of(file)} is listed in tests/test_tidy.py and is not there"
@@ -280,11 +320,7 @@ def test_pure_modules_touch_nothing(file: Path) -> None:
         if level == 0 and first in IMPURE and (module, name) not in TYPES_ALONE:
             wrong.append(f"line {line}: imports {module}")
     wrong += [f"line {line}: reads the clock" for line, target in targets_of(file) if name_of(target) == CLOCK]
-    for node in ast.walk(tree_of(file)):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open":
-            wrong.append(f"line {node.lineno}: opens a file")
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CLOCK_READERS:
-            wrong.append(f"line {node.lineno}: reads the clock")
+    wrong += sorted(set(acts_of(tree_of(file))))
     assert not wrong, f"{name_of(file)} decides and does not act (hand it in, or move it to an edge module): {wrong}"
 
 
