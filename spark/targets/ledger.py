@@ -34,7 +34,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import Staged
 from ..errors import LoaderError
-from ..ledger_place import known_ledger
+from ..ledger_place import is_begun, known_ledger
 from ..outcome_levels import FAN
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
@@ -139,7 +139,7 @@ class LedgerTarget:
         """Deliver the rows, then note it."""
         if self._staged is None:
             raise RuntimeError("write() comes before commit()")
-        ranges, ledger_id = _ranges_of(accounts.new), self._id()
+        ranges, ledger_id = _ranges_of(accounts.new), _id_of(self._folder)
 
         def deliver(frame: DataFrame) -> None:
             self._deliver(frame, plan.batch, ranges, ledger_id)
@@ -153,17 +153,6 @@ class LedgerTarget:
         write_state(self._state_path, plan, accounts, told.rows or 0, durable=True)
         if plan.batch % FAN == 0:
             ledger_outcomes(self._folder, plan.batch).tidy(time.time(), self._keep_outcomes_s)
-
-    def _id(self) -> str:
-        """The ledger's id, on the disk before it is given to anybody."""
-        path = self._folder / LEDGER_ID
-        with contextlib.suppress(FileNotFoundError):
-            if known := path.read_text(encoding="utf-8").strip():
-                return known
-        make_folders(self._folder)
-        made = secrets.token_hex(8)
-        write_atomically(path, f"{made}\n", durable=True)
-        return made
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
@@ -184,17 +173,17 @@ class LedgerTarget:
 def ledger_of(stagings: Sequence[Path]) -> Path:
     """The one ledger of these staging folders: in the first, or where an earlier loader of one of them had it.
 
-    The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it. Raises
-    UsageError when two have ledgers of their own, as what the one has delivered the other would deliver again; or when the
-    ledger of one is gone, as with a disk that is not mounted.
+    The other folders get a file that says where it is, so that a loader of one of them alone, later, finds it; what it names
+    has its id by then. Raises UsageError when two have ledgers of their own, as what the one has delivered the other would
+    deliver again; or when the ledger of one is gone, as with a disk that is not mounted.
     """
     each = [known_ledger(staging) for staging in stagings]
     for staging, path in zip(stagings, each, strict=True):
-        if path is not None and not path.parent.is_dir():
+        if path is not None and not is_begun(path):
             raise UsageError(
-                f"the ledger {path} of {staging} is out of reach, as {path.parent} is no folder. It tells what was delivered:"
-                f" have it there again; or write its new path into {staging / LEDGER_AT}; or delete that file, to begin with"
-                " a new ledger and batch 1"
+                f"the ledger {path} of {staging} is out of reach: neither {LEDGER_ID} nor {LEDGER_STATE} is there. It tells"
+                f" what was delivered: have it there again; or write its new path into {staging / LEDGER_AT}; or delete that"
+                " file, to begin with a new ledger and batch 1"
             )
     paths = [path for path in each if path is not None]
     known = {path.resolve(): path for path in reversed(paths)}  # one that has two names is one
@@ -206,9 +195,22 @@ def ledger_of(stagings: Sequence[Path]) -> Path:
     ledger = paths[0] if paths else stagings[0].absolute() / LEDGER_DIR
     for staging, path in zip(stagings, each, strict=True):
         if path is None and (staging / LEDGER_DIR).resolve() != ledger.resolve():
+            _id_of(ledger)
             make_folders(staging)
             write_atomically(staging / LEDGER_AT, f"{ledger}\n", durable=True)
     return ledger
+
+
+def _id_of(ledger: Path) -> str:
+    """The ledger's id, on the disk before it is given to anybody."""
+    path = ledger / LEDGER_ID
+    with contextlib.suppress(FileNotFoundError):
+        if known := path.read_text(encoding="utf-8").strip():
+            return known
+    make_folders(ledger)
+    made = secrets.token_hex(8)
+    write_atomically(path, f"{made}\n", durable=True)
+    return made
 
 
 def lock_paths(destination: str, place: str, folder: Path) -> list[Path]:

@@ -90,8 +90,6 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
     ledger = ledger_of([one, two])
     assert ledger == one / "ledger"
     assert (two / LEDGER_AT).read_text() == f"{ledger}\n"
-    ledger.mkdir(parents=True)
-    (ledger / "state.json").write_text("{}")
     for stagings in ([two, one], [two], [three, two]):
         assert ledger_of(stagings) == ledger
     (tmp_path / "link").symlink_to(one)
@@ -105,15 +103,30 @@ def test_the_ledger_is_found_whichever_folder_is_named_first(tmp_path: Path) -> 
 
 def test_a_ledger_on_a_disk_that_is_not_there_is_not_begun_anew(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
-    one.mkdir()
-    assert ledger_of([one, two]) == ledger_of([two]) == one / "ledger", (
-        "nothing is delivered yet, so it is no folder yet"
-    )
+    ledger = ledger_of([one, two])
+    assert ledger == ledger_of([two]) == one / "ledger", "before its first batch too"
     one.rename(tmp_path / "moved")
-    with pytest.raises(UsageError, match=r"one/ledger of .*two is out of reach.*two/ledger\.at"):
+    refused = r"one/ledger of .*two is out of reach: neither id nor state.json is there.*two/ledger\.at"
+    with pytest.raises(UsageError, match=refused):
         ledger_of([two])
+    one.mkdir()  # a mount point is a folder, whether or not its disk is mounted
+    for stagings in ([two], [one, two]):
+        with pytest.raises(UsageError, match=refused):
+            ledger_of(stagings)
+    assert list(one.iterdir()) == []
     (two / "ledger.at").write_text(f"{tmp_path / 'moved' / 'ledger'}\n")
     assert ledger_of([two]) == tmp_path / "moved" / "ledger"
+
+
+def test_the_id_that_a_ledger_has_before_its_first_batch_is_the_one_that_is_delivered(
+    world: World, segments: Any, tmp_path: Path
+) -> None:
+    frames = Frames()
+    ledger = ledger_of([tmp_path / "one", tmp_path / "two"])
+    given = (ledger / "id").read_text().strip()
+    world.seal([segments.Record(0)])
+    world.drain(world.loader(target=target_at(ledger, frames)))
+    assert frames.ledger_ids == [given]
 
 
 def test_the_ledger_is_found_where_a_link_leads_later(tmp_path: Path) -> None:
@@ -124,14 +137,12 @@ def test_the_ledger_is_found_where_a_link_leads_later(tmp_path: Path) -> None:
     one, two = data / "one", data / "two"
     ledger = ledger_of([one, two])
     assert (two / LEDGER_AT).read_text() == f"{one}/ledger\n"
-    ledger.mkdir()
-    (ledger / "state.json").write_text("{}")
     assert ledger_of([tmp_path / "disk1" / "one", two]).samefile(ledger)
     assert (two / LEDGER_AT).read_text() == f"{one}/ledger\n", "what says the same is left alone"
     (tmp_path / "disk1").rename(tmp_path / "disk2")
     data.unlink()
     data.symlink_to(tmp_path / "disk2")
-    assert (ledger_of([two]) / "state.json").exists()
+    assert (ledger_of([two]) / "id").exists()
     assert ledger_of([two, one]) == ledger
 
 
