@@ -20,7 +20,7 @@ from typing import Final, cast
 import click
 import structlog
 
-from ..conf.settings import BrokerSettings, Settings
+from ..conf.settings import BrokerSettings, Settings, way_to_own_broker, with_values
 from ..conf.sources import without_settings
 from .children import Child, ChildError
 
@@ -31,18 +31,24 @@ log = structlog.get_logger("rocketcrew.embedded")
 
 
 class EmbeddedBroker:
-    """A broker that runs, at addresses that it has said itself."""
+    """A broker that runs. Its clients get its address as settings, by `reached_by`: what else is set of the way into a
+    cluster (TLS, an account, the VIP port) does not lead to this broker."""
 
-    def __init__(self, child: Child, name_server: str, address: str) -> None:
+    def __init__(self, child: Child, settings: BrokerSettings, name_server: str) -> None:
         self.child = child
-        self.name_server = name_server
-        self.address = address
+        self._settings = settings
+        self.shown = name_server
+        """Its name server, for messages."""
         self._pidfd = os.pidfd_open(child.pid)
         self._lost = False
 
     def fileno(self) -> int:
         """A descriptor that becomes readable when the broker ends."""
         return self._pidfd
+
+    def reached_by(self, settings: Settings) -> Settings:
+        """`settings` for its clients."""
+        return on_own_broker(settings, (self.shown,), self._settings)
 
     def died(self) -> None:
         """It has ended, and nobody has asked it to: logged now, raised by `close`."""
@@ -76,14 +82,10 @@ class EmbeddedBroker:
 
 def on_own_broker(settings: Settings, name_servers: tuple[str, ...], broker: BrokerSettings | None) -> Settings:
     """The settings for clients of a broker of ours, without what they say of the way into a cluster. TLS and an account stay
-    where `broker`, None = one as it comes, wants them; so do namespaces, by which other commands find the group. Pure."""
-    cluster, security = settings.cluster, settings.security
-    cluster = dataclasses.replace(cluster, name_servers=name_servers, namesrv_domain="", vip_channel_enabled=False)
-    if broker is None or not broker.tls_cert_path:
-        security = dataclasses.replace(security, tls_enable=False)
-    if broker is None or not broker.acl_file:
-        security = dataclasses.replace(security, access_key="", secret_key="", security_token="", key_file="")
-    return dataclasses.replace(settings, cluster=cluster, security=security)
+    where `broker`, None = one as it comes, wants them. Pure."""
+    tls, account = (broker.tls_cert_path, broker.acl_file) if broker is not None else ("", "")
+    way = way_to_own_broker(tls=bool(tls), account=bool(account))
+    return with_values(settings, {**way, "cluster.name_servers": name_servers})
 
 
 def start_broker(settings: BrokerSettings, log_file: Path, check: Callable[[], None] = lambda: None) -> EmbeddedBroker:
@@ -104,7 +106,7 @@ def start_broker(settings: BrokerSettings, log_file: Path, check: Callable[[], N
         )  # somebody took it between the look and the broker's own binding
     if taken is not None:
         click.echo(
-            f"port {taken} is taken by another program: the embedded broker listens on free ones (-n {found.name_server})",
+            f"port {taken} is taken by another program: the embedded broker listens on free ones (-n {found.shown})",
             err=True,
         )
     return found
@@ -153,4 +155,4 @@ def _start(
     except BaseException:
         child.stop(STOP_S)
         raise
-    return EmbeddedBroker(child, ready["name_server"], ready["broker"])
+    return EmbeddedBroker(child, settings, ready["name_server"])

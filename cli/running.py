@@ -22,7 +22,7 @@ from ..conf.settings import MetricsSettings, Settings
 from ..durable.room import unusable
 from ..remoting.errors import UsageError
 from ..remoting.names import host_and_port
-from .embedded import EmbeddedBroker, on_own_broker, start_broker
+from .embedded import EmbeddedBroker, start_broker
 from .exit_codes import ForcedStopError, NotStartedError
 from .interrupts import Interrupts
 from .live_line import LiveLine, Rate, Reloads, beside, progress_line, start_block
@@ -121,7 +121,7 @@ async def _supervise(
         read = reread_here(reread, Path.cwd(), sys.path)
         found = dataclasses.replace(read, cluster=settings.cluster)  # an embedded broker's address is not on disk
         if broker is not None:
-            found = on_own_broker(found, settings.cluster.name_servers, settings.broker)
+            found = broker.reached_by(found)
         return found if line is None or settings.log.file else dataclasses.replace(found, log=settings.log)
 
     showing: list[asyncio.Task[None]] = []
@@ -243,8 +243,8 @@ def name_servers_of(
     log = make_broker_log(settings.supervisor.data_dir)
     broker = start_broker(settings.broker, log, interrupts.check)
     try:
-        click.echo(f"embedded broker: {broker.name_server} (pid {broker.child.pid}, log {broker.child.log})", err=True)
-        yield on_own_broker(settings, (broker.name_server,), settings.broker), broker
+        click.echo(f"embedded broker: {broker.shown} (pid {broker.child.pid}, log {broker.child.log})", err=True)
+        yield broker.reached_by(settings), broker
     finally:
         broker.close()
 

@@ -8,7 +8,7 @@ this room looks at the process it runs in, apart from opening that one file. Wha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, field
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -343,6 +343,28 @@ def is_broadcasting(settings: Settings) -> bool:
 def logs_as(settings: Settings) -> dict[str, str]:
     """How a process that the supervisor starts logs, for `logging.set_up_as`."""
     return {**asdict(settings.log), "group": settings.consumer.group}
+
+
+def way_to_own_broker(*, tls: bool, account: bool) -> dict[str, object]:
+    """By "section.key", what clients of a broker of ours have in place of the way into a cluster, beside its address. `tls`
+    and `account`: the broker wants them, so what is set of them stays; so do namespaces, by which other commands find the
+    group."""
+    way: dict[str, object] = {"cluster.namesrv_domain": "", "cluster.vip_channel_enabled": False}
+    if not tls:
+        way["security.tls_enable"] = False
+    if not account:
+        way |= dict.fromkeys(
+            ("security.access_key", "security.secret_key", "security.security_token", "security.key_file"), ""
+        )
+    return way
+
+
+def with_values(settings: Settings, values: Mapping[str, object]) -> Settings:
+    """`settings` with these values, by "section.key"; they are not checked."""
+    for name, value in values.items():
+        section, _, key = name.partition(".")
+        settings = replace(settings, **{section: replace(getattr(settings, section), **{key: value})})
+    return settings
 
 
 def value_of(settings: Settings, name: str) -> object:

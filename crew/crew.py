@@ -192,10 +192,9 @@ class Crew:
             give.flush()
             reached = self._hear()
             assert isinstance(reached, Reached)
-            self.name_server = ";".join(reached.name_servers)
-            cluster = dataclasses.replace(self.settings.cluster, name_servers=reached.name_servers)
+            self.name_server = ";".join(reached.settings.cluster.name_servers)
             self._loop = LoopThread("rocketcrew-crew")
-            self._watch = Watch(access_of(dataclasses.replace(self.settings, cluster=cluster)), self._loop)
+            self._watch = Watch(access_of(reached.settings), self._loop)
             try:
                 self._stored_before = self._stored()  # before anything is pulled: what came before is not ours
             except RocketcrewError as error:

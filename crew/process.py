@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import pickle
 import signal
@@ -47,7 +46,8 @@ class Order:
 class Reached:
     """The name servers are known; the process waits for GO."""
 
-    name_servers: tuple[str, ...]
+    settings: Settings
+    """With the name servers in them, and with what else leads to these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def _run(parent: int, out: IO[bytes]) -> Summary:
     import uvloop
 
     with _reached(order) as (settings, broker):
-        _say(out, Reached(settings.cluster.name_servers))
+        _say(out, Reached(settings))
         if sys.stdin.buffer.readline() != GO:
             sys.exit(EXIT_ORPHAN)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -125,8 +125,7 @@ def _reached(order: Order) -> Generator[tuple[Settings, EmbeddedBroker | None]]:
         return
     broker = start_broker(settings.broker, Path(settings.supervisor.data_dir) / BROKER_LOG, _check_parent)
     try:
-        cluster = dataclasses.replace(settings.cluster, name_servers=(broker.name_server,))
-        yield dataclasses.replace(settings, cluster=cluster), broker
+        yield broker.reached_by(settings), broker
     finally:
         broker.close()
 

@@ -15,6 +15,7 @@ from ..broker.edge import WallClock
 from ..broker.server import EmbeddedBroker
 from ..client.loop_thread import LoopThread
 from ..client.validation import check_group, check_topic
+from ..conf.settings import way_to_own_broker
 from ..remoting.admin_bodies import TopicConfig
 from ..remoting.arguments import FILLED, NONE, TEXT, check, instance, near, plain, whole
 from ..remoting.errors import UsageError
@@ -67,6 +68,13 @@ class LocalBroker:
     def address(self) -> str:
         """ "host:port" of the broker."""
         return self._broker.address
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """For settings= beside name_servers=: in place of what a configuration says of the way into a cluster (TLS, an
+        account, the VIP port), which does not lead to this broker."""
+        config = self._broker.config
+        return way_to_own_broker(tls=bool(config.tls_cert_path), account=bool(config.acl_file))
 
     # --- topics and messages ------------------------------------------------------------------------------------
 

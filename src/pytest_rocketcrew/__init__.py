@@ -80,7 +80,9 @@ def crew(rocketmq: LocalBroker, tmp_path: Path) -> Iterator[Callable[..., Crew]]
 
         def start(handler: Any, *, settings: dict[str, object] | None = None, **arguments: Any) -> Crew:
             own: dict[str, object] = check("crew", {"settings": settings}, {"settings": TABLE | NONE})["settings"] or {}
-            state: dict[str, object] = {**CREW_SETTINGS, "supervisor.data_dir": str(tmp_path / "rocketcrew")}
+            state: dict[str, object] = {
+                **CREW_SETTINGS, **rocketmq.settings, "supervisor.data_dir": str(tmp_path / "rocketcrew"),
+            }  # fmt: skip
             named: dict[str, Any] = {"workers": 1, "group": rocketmq.group(), "name_servers": rocketmq.name_server}
             named |= arguments
             return running.enter_context(Crew(handler, settings={**state, **own}, **named))

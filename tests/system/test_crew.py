@@ -200,9 +200,13 @@ def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here:
     assert len([record for record in records if record[0] == topic]) == 60
 
 
-def test_an_embedded_broker_of_its_own(here: Path) -> None:
+def test_an_embedded_broker_of_its_own_whatever_way_leads_into_the_cluster(here: Path) -> None:
     name_server_port, port = free_ports(2)
-    settings = {**QUICK, "broker.name_server_port": name_server_port, "broker.port": port}
+    into_a_cluster = {
+        "cluster.namesrv_domain": "ns.invalid", "cluster.vip_channel_enabled": True, "security.tls_enable": True,
+        "security.access_key": "a", "security.secret_key": "b",
+    }  # fmt: skip
+    settings = {**QUICK, **into_a_cluster, "broker.name_server_port": name_server_port, "broker.port": port}
     with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
         with patient_producer(crew) as producer:
             producer.send("numbers", "14")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from pytest_rocketcrew import CREW_SETTINGS
 from rocketcrew import SyncProducer
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.supervisor.member.access import access_of
 from rocketcrew.testing import LocalBroker
 
 
@@ -62,3 +64,15 @@ def test_a_topic_that_its_first_message_made_is_there() -> None:
 def test_what_the_fixture_crew_sets_goes_together_and_waits_little_for_a_handler_that_hangs() -> None:
     taken = load(dict(CREW_SETTINGS), {}, None).supervisor
     assert max(taken.stop_deadline_ms, taken.drain_deadline_ms) == 2000
+
+
+def test_a_broker_of_a_test_is_reached_whatever_way_the_configuration_has_into_a_cluster(
+    broker: LocalBroker, tmp_path: Path
+) -> None:
+    file = tmp_path / "rocketcrew.toml"
+    file.write_text(
+        '[cluster]\nnamesrv_domain = "ns.invalid"\nvip_channel_enabled = true\n[security]\ntls_enable = true\n'
+        'access_key = "a"\nsecret_key = "b"\n'
+    )
+    settings = load({**broker.settings, "cluster.name_servers": broker.name_server}, {}, file)
+    assert access_of(settings) == access_of(load({"cluster.name_servers": broker.name_server}, {}, None))
