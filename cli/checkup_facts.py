@@ -359,7 +359,9 @@ def handler_facts(settings: Settings, handler: str, table: TableSpec) -> Handler
 
 
 def function_facts(settings: Settings) -> list[NamedFacts]:
-    """The user's hooks and strategy, imported as a start imports them, in processes of their own."""
+    """The user's hooks and strategy, imported as a start imports them, in processes of their own. These log to stderr, as
+    nothing is made by looking."""
+    settings = replace(settings, log=replace(settings.log, file=""))
     found: list[NamedFacts] = []
     if hooks := hooks_named(settings):
         found.append(NamedFacts("hooks", ", ".join(hooks.values()), _not_started(hooks_process(settings))))
@@ -396,7 +398,7 @@ def log_facts(settings: Settings) -> list[NamedFacts]:
     )
     wrong = "" if fine else f"log.file = {settings.log.file!r} cannot be written"
     todo = "name a file in a folder that is there and that this user may write to, or leave log.file empty"
-    return [NamedFacts("log file", str(path), wrong, todo)]
+    return [NamedFacts("log file", str(path), wrong, todo, "can be written")]
 
 
 def refused(settings: Settings, handler: HandlerSpec) -> str:

@@ -112,12 +112,14 @@ class HandlerFacts:
 
 @dataclass(frozen=True, slots=True)
 class NamedFacts:
-    """What a start begins with beside the handler, where settings name it. `wrong`: why it cannot be had; "" where it can."""
+    """What a start begins with beside the handler, where settings name it. `wrong`: why it cannot be used, "" where it
+    can: as `fine` says."""
 
     check: str
     name: str
     wrong: str = ""
     todo: str = ""
+    fine: str = "can be imported"
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +429,7 @@ def _handler(handler: HandlerFacts, *, known: bool) -> Iterator[Finding]:
 def _named(named: NamedFacts) -> Finding:
     if named.wrong:
         return Finding(Level.FAULT, named.check, named.wrong, named.todo)
-    return _fine(named.check, f"{named.name} can be had")
+    return _fine(named.check, f"{named.name} {named.fine}")
 
 
 def _table(table: TableFacts) -> Finding:

@@ -326,11 +326,13 @@ def test_a_handler_whose_import_somebody_ended_is_one_finding_of_several(tmp_pat
     assert "was ended by signal SIGKILL, from outside" in found.wrong
 
 
-def test_functions_that_settings_name_are_imported_as_a_start_does() -> None:
+def test_functions_that_settings_name_are_imported_as_a_start_does(tmp_path: Path) -> None:
     assert function_facts(load({}, {}, None)) == []
-    named = {"hooks.on_start": "os.path:basename", "consumer.allocate_strategy": "nosuch:f"}
+    log = tmp_path / "app.log"
+    named = {"hooks.on_start": "os.path:basename", "consumer.allocate_strategy": "nosuch:f", "log.file": str(log)}
     hooks, allocation = function_facts(load(named, {}, None))
     assert (hooks.check, hooks.wrong) == ("hooks", "")
+    assert not log.exists()
     assert allocation.check == "allocation"
     assert allocation.wrong.startswith("consumer.allocate_strategy = 'nosuch:f': cannot find module \"nosuch\"")
     (hooks,) = function_facts(load({"hooks.on_dead_letter": "nosuch:f"}, {}, None))
@@ -344,4 +346,6 @@ def test_a_log_file_that_cannot_be_written_is_a_fault_and_none_is_made(tmp_path:
     for file, fine in (("app.log", True), ("nosuch/app.log", False), (".", False)):
         (found,) = log_facts(load({"log.file": str(tmp_path / file)}, {}, None))
         assert (found.check, found.wrong == "") == ("log file", fine)
+        (line,) = [one for one in findings(replace(FINE, named=[found])) if one.check == "log file"]
+        assert line.found.endswith("app.log can be written") == fine
     assert list(tmp_path.iterdir()) == []
