@@ -16,6 +16,7 @@ import click
 
 from ..remoting.errors import RocketcrewError
 from .exit_codes import exit_code
+from .interrupts import typed_line
 from .json_text import json_text
 from .wording import in_words
 
@@ -40,8 +41,29 @@ def asks(*, yes: bool) -> bool:
 
 
 def agrees(question: str, *, yes: bool) -> bool:
-    """Ask, if there is somebody to ask."""
-    return not asks(yes=yes) or click.confirm(question, default=False, err=True)
+    """Ask, if there is somebody to ask. Raises Abort for Ctrl-C."""
+    return not asks(yes=yes) or confirms(question, default=False)
+
+
+def confirms(question: str, *, default: bool) -> bool:
+    """As `click.confirm` on stderr, which may lose a Ctrl-C that comes as it begins to read."""
+    while True:
+        try:
+            click.echo(f"{question} [{'Y/n' if default else 'y/N'}]: ", nl=False, err=True)
+            line = typed_line(sys.stdin)
+        except KeyboardInterrupt:
+            raise click.Abort from None
+        match line.strip().lower():
+            case "y" | "yes":
+                return True
+            case "n" | "no":
+                return False
+            case "" if line:
+                return default
+            case "":
+                raise click.Abort
+            case _:
+                click.echo("Error: invalid input", err=True)
 
 
 def would(what: str, *, as_json: bool, **facts: Any) -> None:

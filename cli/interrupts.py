@@ -1,8 +1,9 @@
 """Ctrl-C and TERM from the first moment of the process on: they are never lost.
 
-There are two ways to lose one. Python raises KeyboardInterrupt wherever the main thread happens to be, and drops it in a
+There are three ways to lose one. Python raises KeyboardInterrupt wherever the main thread happens to be, and drops it in a
 finalizer, in a callback of the collector, and in an attribute lookup of C code, most of all while extension modules are
-imported. And a process that a shell's script starts by `&` has INT ignored: what `kill -INT` sends before somebody takes
+imported. A signal that comes between the last bytecode and a system call does not end the call: so a question is read by
+`typed_line`. And a process that a shell's script starts by `&` has INT ignored: what `kill -INT` sends before somebody takes
 the signal over is gone. So what INT does depends on what has begun:
 
     nothing yet (imports)      the process ends at once, with 130: there is nothing to undo
@@ -19,6 +20,7 @@ import os
 import signal
 import sys
 import time
+from typing import TextIO
 
 from ..conf.exit_codes import EXIT_INTERRUPTED
 from ..supervisor.core.pauses import StopSignals, StopWish
@@ -115,6 +117,26 @@ class Interrupts:
     def _hung_up(self, _number: int, _frame: object) -> None:
         if self.terminal is not None:
             self.terminal.hung_up(lambda: os.kill(os.getpid(), signal.SIGTERM))
+
+
+def typed_line(stream: TextIO) -> str:
+    """A line that somebody types, "" at the end. Raises KeyboardInterrupt for every Ctrl-C, also for one that comes as the
+    reading begins, or to another thread: the handler in C writes into a pipe that is waited for as well, and Python's runs
+    after the wait. To be called by the main thread."""
+    import select
+
+    heard, told = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    before = signal.set_wakeup_fd(told, warn_on_full_buffer=False)
+    try:
+        while stream.fileno() not in select.select([stream.fileno(), heard], [], [])[0]:
+            os.read(heard, 1 << 10)  # of a signal that raises nothing
+        return stream.readline()
+    except OSError:  # the terminal has gone
+        return ""
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(heard)
+        os.close(told)
 
 
 def _hold(_number: int, _frame: object) -> None:

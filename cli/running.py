@@ -22,6 +22,7 @@ from ..conf.settings import MetricsSettings, Settings
 from ..durable.room import unusable
 from ..remoting.errors import UsageError
 from ..remoting.names import host_and_port
+from .changing import confirms
 from .embedded import EmbeddedBroker, start_broker
 from .exit_codes import ForcedStopError, NotStartedError
 from .interrupts import Interrupts
@@ -265,7 +266,7 @@ def _agrees(interrupts: Interrupts) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     interrupts.raise_again()  # nothing else ends the reading of a line
-    agreed = click.confirm("No name server is configured. Start an embedded broker?", default=True, err=True)
+    agreed = confirms("No name server is configured. Start an embedded broker?", default=True)
     interrupts.note()
     return agreed
 

@@ -134,6 +134,44 @@ def test_one_that_is_closed_beside_a_command_that_holds_is_the_term_of_that() ->
     assert (done.returncode, done.stdout, done.stderr) == (0, "there\nTERM\n", "")
 
 
+AT_A_QUESTION = """
+ours, theirs = os.openpty()
+for number in (0, 2):
+    os.dup2(theirs, number)
+from click import Abort
+from rocketcrew.cli.changing import agrees
+interrupts.raise_again()
+def somebody(does):
+    threading.Thread(target=lambda: (os.read(ours, 1000), does()), daemon=True).start()
+def ask():
+    try:
+        print(agrees("sure?", yes=False))
+    except Abort:
+        print("Abort")
+"""
+
+
+def test_ctrl_c_that_ends_no_system_call_of_a_question_ends_the_question() -> None:
+    """As one does not that comes just before the call: here another thread gets it."""
+    done = script(
+        f"{AT_A_QUESTION}\nsomebody(press)\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGINT}})\nask()\n"
+    )
+    assert (done.returncode, done.stdout) == (0, "Abort\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [(r"y\n", "True"), (r"\n", "False"), (r"maybe\nNO\n", "False"), (r"\x04", "Abort"), (r"what\n\x04", "Abort")],
+)
+def test_a_question_has_an_answer_or_ends(typed: str, found: str) -> None:
+    """A signal that raises nothing does not end it."""
+    done = script(
+        f"{AT_A_QUESTION}\nsignal.signal(signal.SIGWINCH, lambda *_: os.write(ours, b'{typed}'))\n"
+        "somebody(lambda: press(signal.SIGWINCH))\nask()\n"
+    )
+    assert (done.returncode, done.stdout) == (0, f"{found}\n")
+
+
 LOOP = """
 import asyncio, uvloop
 HEARD = [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1, signal.SIGTTIN, signal.SIGTTOU,
