@@ -55,6 +55,7 @@ ONE_MEMBER: Final = (
     "is BROADCASTING: each member keeps its own offsets, and none is known here. Brokers from 5.2 on move of each queue only"
     " the member that pulls first, older ones all members that run"
 )
+AS_BEFORE: Final = "the offsets are as they were: no queue moves"
 ONCE_MORE: Final = "nothing was changed; the same command shows what moves now"
 NAMED_MAX: Final = 8
 """Queues in one sentence."""
@@ -259,8 +260,8 @@ def report(moves: list[Move], group: str, members: list[str], *, as_json: bool, 
         queues = [asdict(move) | {"skipped": move.skipped, "repeated": move.repeated} for move in moves]
         click.echo(json_text({"group": group, "members": members, "done": done, "queues": queues}))
     else:
-        done_in_words = TOLD if members else "the offsets are set"
-        click.echo(done_in_words if done else "nothing was changed", err=True)
+        set_in_words = "the offsets are set" if any(move.old != move.new for move in moves) else AS_BEFORE
+        click.echo((TOLD if members else set_in_words) if done else "nothing was changed", err=True)
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import pytest
 
 from rocketcrew.cli.checkups import SKEW_MAX_MS
 from rocketcrew.cli.commands.reset import time_of
-from rocketcrew.cli.moving import REPEATED, TOLD, Move, report, show_moves
+from rocketcrew.cli.moving import AS_BEFORE, REPEATED, TOLD, Move, report, show_moves
 from rocketcrew.cli.times import parse_time
 from rocketcrew.conf.formats import consume_timestamp_ms
 from rocketcrew.remoting.errors import UsageError
@@ -30,13 +30,20 @@ def test_what_is_repeated_may_add_rows_and_that_is_said_first(
 
 
 @pytest.mark.parametrize(
-    ("members", "done", "said"),
-    [([], True, "the offsets are set"), (["10.0.0.1@1"], True, TOLD), (["10.0.0.1@1"], False, "nothing was changed")],
+    ("old", "members", "done", "said"),
+    [
+        (7, [], True, "the offsets are set"),
+        (None, [], True, "the offsets are set"),
+        (3, [], True, AS_BEFORE),
+        (7, ["10.0.0.1@1"], True, TOLD),
+        (3, ["10.0.0.1@1"], True, TOLD),
+        (7, ["10.0.0.1@1"], False, "nothing was changed"),
+    ],
 )
-def test_what_members_have_yet_to_do_is_not_said_to_be_done(
-    capsys: pytest.CaptureFixture[str], members: list[str], done: bool, said: str
+def test_what_members_have_yet_to_do_and_what_moves_nothing_is_not_said_to_be_done(
+    capsys: pytest.CaptureFixture[str], old: int | None, members: list[str], done: bool, said: str
 ) -> None:
-    report([Move("orders", "broker-a", 0, 7, 3)], "billing", members, as_json=False, done=done)
+    report([Move("orders", "broker-a", 0, old, 3)], "billing", members, as_json=False, done=done)
     assert capsys.readouterr().err == said + "\n"
 
 
