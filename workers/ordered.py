@@ -72,6 +72,8 @@ class _Verdict(NamedTuple):
     commit: bool = False
     rows: Sequence[tuple[int, Prepared]] = ()
     """Of the records that are done, by their places."""
+    message: Message | None = None
+    """With an error: which one failed, of an inner batch perhaps not the record's first; None where none could be read."""
 
 
 class OrderedRunner(Runner):
@@ -155,7 +157,7 @@ class OrderedRunner(Runner):
             if verdict.error is not None:
                 self._end_run(run, done)
                 self.naming.record(offsets[done])  # whatever its error does to us is its own
-                return self._given_back(work, done, end - done, batch, places, verdict.error, took)
+                return self._given_back(work, done, end - done, verdict.error, verdict.message, took)
             index = end
             if verdict.commit:
                 self._end_run(run, index)
@@ -249,12 +251,12 @@ class OrderedRunner(Runner):
         except Rollback as error:
             self.end_if_forked(error)
             if not self._auto_commit:
-                return _Verdict(error, places[0])
+                return _Verdict(error, places[0], message=batch[0])
             results = [None] * len(batch)
             self._warn(batch[0], error)
         except BaseException as error:  # noqa: BLE001  whatever it is, it is the handler's
             self.end_if_forked(error)
-            return _Verdict(error, places[0])  # what was filtered before it has not failed
+            return _Verdict(error, places[0], message=batch[0])  # what was filtered before it has not failed
         return self._take(batch, places, results)
 
     def _take(self, batch: Sequence[Message], places: Sequence[int], results: Sequence[object]) -> _Verdict:
@@ -265,7 +267,8 @@ class OrderedRunner(Runner):
             try:
                 rows, says_commit = self._judge(message, result)
             except BaseException as error:  # noqa: BLE001  a generator runs the handler's code
-                return _Verdict(error, index, rows=[(place, part) for place, part in prepared if place < index])
+                done = [(place, part) for place, part in prepared if place < index]
+                return _Verdict(error, index, rows=done, message=message)
             commit = commit or says_commit
             if rows is not None:
                 prepared.append((index, rows))
@@ -327,14 +330,12 @@ class OrderedRunner(Runner):
             self._close(run, run.start + run.records, run.busy_ns, run.slowest_ns)
 
     def _given_back(
-        self, work: OrderedWork, start: int, failed: int, batch: list[Message], places: list[int], error: BaseException,
-        took_ns: int,
-    ) -> list[Returned | Consumed]:  # fmt: skip
-        """What to report of a failure of record `start`, whose call took `took_ns`; a rollback also gives back what was
-        staged before it."""
+        self, work: OrderedWork, start: int, failed: int, error: BaseException, message: Message | None, took_ns: int
+    ) -> list[Returned | Consumed]:
+        """What to report of a failure of record `start`, by `message`, whose call took `took_ns`; a rollback also gives back
+        what was staged before it."""
         error = usable(error)
         self._suspect(error)
-        message = next((message for message, place in zip(batch, places, strict=True) if place >= start), None)
         keys = message_keys(message) if message is not None else {**queue_keys(work.queue)}
         if isinstance(error, Rollback):
             self._log.info("rolled_back", **keys, reason=error.reason)

@@ -385,16 +385,19 @@ class Runner:
     def _flushed(self, took: int) -> None:
         self._due_ns = self._clock() + self._interval_ns
         if self.spare_ns > 0:
-            self.spare_ns = max(
-                self.spare_ns - max(took, REPORT_NS), -SPARE_NS_MAX
-            )  # it may have waited for a full disk
+            # It may have waited for a full disk.
+            self.spare_ns = max(self.spare_ns - max(took, REPORT_NS), -SPARE_NS_MAX)
 
     def _run_unit(self, run: Run, index: int, data: bytes, position: int, end: int, wants: Wants | None) -> None:
         """One record that is an inner batch: all of its messages, rows kept only when none fails."""
-        messages = open_unit(run, index, data, position, end, wants)
-        results = [
-            self._prepare(message, result) for message in messages if (result := self._called(message)) is not None
-        ]
+        messages, results = open_unit(run, index, data, position, end, wants), list[Prepared | None]()
+        for message in messages:
+            started_ns = self._clock()
+            try:
+                results.append(self._prepare(message, self._called(message)))
+            except BaseException as error:  # noqa: BLE001  it is this message's, which need not be the first of the record
+                self._fail(run, index, message, error, self._clock() - started_ns)
+                return
         if not messages:
             self._filtered(run, index)
         lock = self.own()
@@ -636,12 +639,8 @@ class Runner:
         """One call of a batch handler; the rows to be kept. Nothing of it is kept before everything that fails is known."""
         try:
             offsets = run.offsets
-            of_each = (
-                offsets[places.start : places.stop]
-                if isinstance(places, range)
-                else [offsets[place] for place in places]
-            )
-            given = OneByOne(batch, of_each, self._cell)
+            own = offsets[places.start : places.stop] if isinstance(places, range) else [offsets[at] for at in places]
+            given = OneByOne(batch, own, self._cell)
             result = self._called(given)
             if result is None:
                 return []  # all done, nothing to keep

@@ -327,7 +327,9 @@ def test_an_inner_batch_is_one_record(bench: Make, make_inner_batch: Make, numbe
     assert failed[:3] == (1, 1, 1)
 
 
-@pytest.mark.parametrize("failing", [lambda: ValueError("no"), lambda: "no row", lambda: iter([{"n": 1}, "no row"])])
+@pytest.mark.parametrize(
+    "failing", [lambda: ValueError("no"), lambda: "no row", lambda: iter([{"n": 1}, "no row"]), lambda: 1 // 0]
+)
 def test_behind_what_an_inner_batch_returned_as_a_failure_nothing_begins(
     bench: Make, tmp_path: Path, make_inner_batch: Make, numbered: Make, failing: Callable[[], object]
 ) -> None:
@@ -338,10 +340,14 @@ def test_behind_what_an_inner_batch_returned_as_a_failure_nothing_begins(
         return failing() if message.body == b"bad" else None
 
     b = bench(handle, schema="n BIGINT", folder=tmp_path)
+    told: list[tuple[int, bytes]] = []
+    b.worker.report_failures(lambda _queue, message, _error: told.append((message.queue_offset, message.body)))
     [failed] = hand_over(b, Chunk([make_inner_batch([b"1", b"bad", b"2"], offset=0), *numbered(3, 5)]))
     assert isinstance(failed, Returned)
     assert failed[:3] == (1, 0, 1)
     assert seen == [b"1", b"bad"]
+    assert told == [(1, b"bad")], "the message that failed, not the first of its record"
+    assert [event["offset"] for event in b.log.events if event["event"] == "message_failed"] == [1]
 
 
 def test_a_rollback_that_counts_as_a_success_skips_nothing_of_an_inner_batch(

@@ -270,6 +270,8 @@ def test_an_inner_batch_fails_as_a_whole(
         return {"a": 1 if message.body == b"b" else message.body.decode()}
 
     b = bench(handle, schema="a string", folder=tmp_path)
+    told: list[Message | int] = []
+    b.worker.report_failures(lambda _queue, message, _error: told.append(message))
     b.chunk([make_inner_batch([b"a", b"b", b"c"], offset=10), make_record(b"y", offset=13)])
     b.link.send(packets.encode_seal())
     b.steps(4)
@@ -277,6 +279,10 @@ def test_an_inner_batch_fails_as_a_whole(
     assert [at for at, _ in failures] == [0]
     assert sum(e.failed for e in entries) == 1
     assert read_ready(tmp_path).column("a").to_pylist() == ["y"]
+    if what == "raise":  # else it is found when rows are converted: then only the record is known
+        [failed] = told
+        assert isinstance(failed, Message)
+        assert (failed.queue_offset, failed.body) == (11, b"b")
 
 
 def test_tags_are_looked_at_inside_an_inner_batch(bench: Make, make_inner_batch: Make, queue: QueueInfo) -> None:
