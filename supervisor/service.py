@@ -388,7 +388,7 @@ class Supervisor:
         state = self._journal_state
         if not self.core.state.config.commit_after_loaded:
             state.join(self._pool.hearing.leftovers, self._sealed_unnoted)
-        lost = state.forget_pending()
+        lost = state.begin_run(self._run_id)
         recovered = state.recovered()
         self.core.recover(recovered, state.sent())
         self.core.state.outcomes.recovered(state, self._settled)

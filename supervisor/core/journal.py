@@ -44,8 +44,10 @@ _SEALED = struct.Struct("<BII")
 _COMMITTED = struct.Struct("<BIqq")
 _SENT = struct.Struct("<BIq")
 _OPENED = struct.Struct("<BIqqq")
-_DISPUTED = struct.Struct("<BI")
-_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_DISPUTED = 1, 2, 3, 4, 5, 6, 7, 8
+_RUN = struct.Struct("<BII")
+_TAKEN_BACK = "-"
+"""In the place of a run: its offset went back since the run opened it, and a segment does not say what is from before that."""
+_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_RUN = 1, 2, 3, 4, 5, 6, 7, 9
 
 
 @dataclass(slots=True, eq=False)
@@ -57,13 +59,14 @@ class JournalSent:
 
 
 @dataclass(slots=True, eq=False)
-class JournalDisputed:
-    """`JournalState.disputed` has the queue: a start that fails may have moved the segments in question."""
+class JournalRun:
+    """`QueueLog.run`; without a queue: the run writes the journal from here on."""
 
-    mq: MessageQueue
+    mq: MessageQueue | None
+    run: str
 
 
-Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent | JournalDisputed
+Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent | JournalRun
 JOURNALLED: Final = frozenset((JournalDone, JournalSealed, JournalLost, JournalCommitted))
 """Actions that are entries, and nothing else."""
 _NOTED: Final = JOURNALLED | {Commit, Pull}
@@ -102,6 +105,9 @@ class QueueLog:
     """The highest offset that was sent, as far as that is noted: it is not where all up to there is known to be finished."""
     durable: Intervals = field(default_factory=Intervals)
     """Finished and durable above `committed`."""
+    run: str = ""
+    """The run that has opened it: of that run's segments also counts what was not reported. Empty = none has, since all that
+    was found was joined."""
 
     @property
     def sent_to(self) -> int:
@@ -124,12 +130,12 @@ class JournalState:
     )
     """Finished, but their rows' segment is not sealed yet. With `results.commit_after = loaded` a segment waits until the
     table has it: what it holds must not grow with each report of it."""
-    disputed: set[MessageQueue] = field(default_factory=set[MessageQueue])
-    """Queues that two joined journals knew (`merge`): whose records a segment has cannot be told."""
+    run: str = ""
+    """Whose journal it is: ids of workers begin with it."""
 
     def apply(self, entry: Entry) -> bool:
-        """Add an entry. True where an offset went back: that must be on the disk before anything is done upon it, or a
-        loss of power would bring back what was finished before the reset."""
+        """Add an entry. True where an offset went back and that took something back: it must be on the disk before anything
+        is done upon it, or a loss of power would bring back what was finished before the reset."""
         if isinstance(entry, JournalDone):
             log = self._log(entry.mq)
             if entry.seq:
@@ -147,24 +153,29 @@ class JournalState:
         elif isinstance(entry, JournalSent):
             log = self._log(entry.mq)
             log.sent = max(log.sent, entry.offset)
-        elif isinstance(entry, JournalDisputed):
-            self.disputed.add(entry.mq)
-        else:
+        elif not isinstance(entry, JournalRun):
             return self._committed(entry)
+        elif entry.mq is None:
+            self.run = entry.run
+        else:
+            self._log(entry.mq).run = entry.run
         return False
 
     def _committed(self, entry: JournalCommitted) -> bool:
         log = self._log(entry.mq)
-        went_back = entry.offset < max(log.committed, 0)
+        opened, went_back, takes_back = entry.start == entry.offset, entry.offset < max(log.committed, 0), False
         if went_back:
-            # The offset went back, a reset: everything that was finished is to run again, sealed or not.
-            log.durable = Intervals()
-            self._drop_pending(entry.mq)
-        opened = entry.start == entry.offset
-        log.start, log.committed, log.opened_ms = entry.start, entry.offset, entry.opened_ms or log.opened_ms
+            # The offset went back, a reset: everything that was finished is to run again, sealed or not, reported or not.
+            takes_back = self._drop_pending(entry.mq) or bool(log.durable or log.run)
+            log.durable, log.run = Intervals(), log.run and _TAKEN_BACK
+        if opened:
+            log.run = log.run or self.run
+        if entry.opened_ms:
+            log.opened_ms = max(entry.opened_ms, log.opened_ms + 1)  # the clock may have gone back
+        log.start, log.committed = entry.start, entry.offset
         log.sent = entry.offset if opened or went_back else max(log.sent, entry.offset)
         log.durable.discard_below(entry.offset)
-        return went_back
+        return takes_back
 
     def is_known(self, entry: Entry) -> bool:
         """It is an offset that was sent, and says nothing new: as most pulls, which carry one."""
@@ -173,11 +184,14 @@ class JournalState:
         log = self.queues.get(entry.mq)
         return log is not None and entry.offset <= log.sent_to
 
-    def _drop_pending(self, mq: MessageQueue) -> None:
+    def _drop_pending(self, mq: MessageQueue) -> bool:
+        """Whether anything of the queue was pending."""
+        dropped = False
         for token, held in list(self.pending.items()):
-            held.pop(mq, None)
+            dropped |= held.pop(mq, None) is not None
             if not held:
                 del self.pending[token]
+        return dropped
 
     def _log(self, mq: MessageQueue) -> QueueLog:
         log = self.queues.get(mq)
@@ -209,11 +223,11 @@ class JournalState:
     def join(self, salvaged: Iterable[tuple[str, int, Records]], sealed: Container[Token]) -> None:
         """What was found on disk: the records of segments (worker id, number, records). `sealed` = were in ready/ before.
 
-        Only the records found in a segment are durable: after a loss of power its file may hold less than was reported. One
-        in ready/ may be such a file too, which a start has salvaged that failed or was killed before it wrote a journal. Of
-        it nothing counts that was not reported: a reset since may have taken that back. So it is of disputed queues: what
-        was not reported may be from the journal that does not count; and of those of which nothing is committed: that was
-        forgotten. One without any records is gone.
+        Only the records found in a segment are durable: after a loss of power its file may hold less than was reported. What
+        was not reported counts only where the journal says that the segment's run has opened the queue, and no reset since:
+        a journal may be gone (slot.py, `take_sealed`), or torn, or another one counts for the queue (`merge`). One in ready/
+        may be a file too that a start has salvaged which failed or was killed before it wrote a journal: of it nothing counts
+        that was not reported. One without any records is gone.
         """
         for worker_id, seq, records in salvaged:
             if not records:
@@ -221,15 +235,22 @@ class JournalState:
             reported = self.pending.pop((worker_id, seq), {})
             for mq, pairs in records:
                 found = IntervalSet.of(pairs)
-                if (worker_id, seq) in sealed or mq in self.disputed or not self._is_begun(mq):
+                if (worker_id, seq) in sealed or not self._has_opened(worker_id, mq):
                     found &= reported.get(mq, Intervals()).frozen()
                 self._durable(mq, found.pieces)
 
-    def forget_pending(self) -> int:
-        """Segments that nobody found: their messages run again. Returns how many segments. All others have been joined."""
+    def _has_opened(self, worker_id: str, mq: MessageQueue) -> bool:
+        """Whether the worker's run has, says the journal that counts for the queue."""
+        return self._is_begun(mq) and worker_id.rpartition(".")[0] == self.queues[mq].run != ""
+
+    def begin_run(self, run: str) -> int:
+        """All segments that were found have been joined; what waits for another one runs again. How many segments these are.
+        `run` writes the journal from here on."""
         lost = len(self.pending)
         self.pending.clear()
-        self.disputed.clear()
+        self.run = run
+        for log in self.queues.values():
+            log.run = ""
         return lost
 
     def recovered(self) -> dict[MessageQueue, tuple[int, Intervals]]:
@@ -250,16 +271,15 @@ class JournalState:
         Of a queue that both know, one journal counts, and the other one not at all: the one that opened it later, whatever is
         committed (its first message may be slow, or a reset was met), else the one with the higher committed offset, ours
         where these are equal too. What the other calls finished may be from before a reset. So it makes no difference in
-        which order slots are merged, nor whether one is merged twice. Where the clock went back the older one may count,
-        until the queue is opened: the broker's offset is below it, or above what was sent by then (Core.recover), and all of
-        it is forgotten.
+        which order slots are merged, nor whether one is merged twice.
+
+        **The limit:** where the clock went back between two members of a host, the older journal may count. It is forgotten
+        when the queue is opened where the group's offset is below what it has as committed, or above what it has as sent
+        (Core.recover); in between, what it calls finished does not run again, though a reset may have asked for it.
         """
         taken: set[MessageQueue] = set()
-        self.disputed |= other.disputed
         for mq, log in other.queues.items():
             mine = self.queues.get(mq)
-            if mine is not None:
-                self.disputed.add(mq)
             if mine is None or log.age > mine.age:
                 self._drop_pending(mq)
                 self.queues[mq] = replace(log, durable=Intervals(log.durable.pairs()))
@@ -306,8 +326,9 @@ class JournalEncoder:
                 out.append(_COMMITTED.pack(_K_COMMITTED, queue, *at))
         elif isinstance(entry, JournalSent):
             out.append(_SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset))
-        elif isinstance(entry, JournalDisputed):
-            out.append(_DISPUTED.pack(_K_DISPUTED, self._queue(entry.mq, out)))
+        elif isinstance(entry, JournalRun):
+            queue = 0 if entry.mq is None else self._queue(entry.mq, out)
+            out.append(_RUN.pack(_K_RUN, queue, self._worker(entry.run, out)))
 
     def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
         number = self._queues.get(mq)
@@ -344,10 +365,13 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
         if log.sent > log.committed:
             entries.append(JournalSent(mq, log.sent))
         entries.extend(JournalDone(mq, start, end, "", 0) for start, end in log.durable.pairs())
-    entries.extend(JournalDisputed(mq) for mq in sorted(state.disputed))
+        if log.run:
+            entries.append(JournalRun(mq, log.run))
     for (worker_id, seq), held in state.pending.items():
         for mq, offsets in held.items():
             entries.extend(JournalDone(mq, start, end, worker_id, seq) for start, end in offsets.pairs())
+    if state.run:
+        entries.append(JournalRun(None, state.run))  # the last: with it an opening that is read is one of this run
     return MAGIC + encoder.blocks(entries), encoder
 
 
@@ -416,10 +440,10 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             _, queue, start, offset, opened_ms = _OPENED.unpack_from(payload, at)
             at += _OPENED.size
             yield JournalCommitted(names.queues[queue], start, offset, opened_ms)
-        elif kind == _K_DISPUTED:
-            _, queue = _DISPUTED.unpack_from(payload, at)
-            at += _DISPUTED.size
-            yield JournalDisputed(names.queues[queue])
+        elif kind == _K_RUN:
+            _, queue, run = _RUN.unpack_from(payload, at)
+            at += _RUN.size
+            yield JournalRun(names.queues[queue] if queue else None, names.workers[run])
         elif kind in (_K_QUEUE, _K_WORKER):
             _, number, length = _NAME.unpack_from(payload, at)
             at += _NAME.size

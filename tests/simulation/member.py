@@ -230,7 +230,7 @@ class SimMember:
         state = self.journal
         if not self.script.commit_after_loaded:
             self.parts.join(state, [(*token, records) for token, records in self.pool.leftovers], self.sealed_unnoted)
-        if state.forget_pending():
+        if state.begin_run(self.client_id):
             self.world.note("a segment of the last run was not found")
         recovered = state.recovered()
         if recovered:

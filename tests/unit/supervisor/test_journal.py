@@ -24,9 +24,9 @@ from rocketcrew.supervisor.core.actions import (
 from rocketcrew.supervisor.core.journal import (
     MAGIC,
     Entry,
-    JournalDisputed,
     JournalEncoder,
     JournalError,
+    JournalRun,
     JournalSent,
     JournalState,
     entries_of,
@@ -48,7 +48,8 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
     ),
     st.builds(JournalCommitted, st.sampled_from([A, B]), st.just(-1), st.just(-1), st.integers(1, 2)),
     st.builds(JournalSent, st.sampled_from([A, B]), OFFSETS),
-    st.builds(JournalDisputed, st.sampled_from([A, B])),
+    st.builds(JournalRun, st.sampled_from([A, B]), st.just("w1")),
+    st.builds(JournalRun, st.none(), st.sampled_from(["", "w1"])),
 )  # fmt: skip
 BLOCKS = st.lists(st.lists(ENTRIES, max_size=5), max_size=8)
 
@@ -160,7 +161,7 @@ def test_rows_count_when_their_segment_is_sealed_or_found() -> None:
     assert state.recovered() == {}
     state.sealed(("w1", 1))
     assert state.recovered() == {A: (10, Intervals([(12, 15)]))}
-    assert state.forget_pending() == 1
+    assert state.begin_run("w8") == 1
     state.sealed(("w2", 1))
     assert state.recovered() == {A: (10, Intervals([(12, 15)]))}
 
@@ -262,23 +263,68 @@ def test_what_was_forgotten_in_the_later_journal_is_not_known_by_the_older_one()
     assert state.recovered() == {}
 
 
-def test_of_a_queue_that_both_know_an_open_segment_counts_with_what_was_reported() -> None:
-    """What a worker had not reported may be from the slot that does not count. Other queues lose nothing by that. A start
-    that was killed in between makes no difference; where all are joined, that is over."""
-    state = _killed_at(60, 62, 70, "w1")
-    other = _applied([[JournalCommitted(A, 0, 10), JournalCommitted(B, 0, 5)]])
-    state.merge(other)
-    again = JournalState()
-    again.merge(replay(snapshot(state)[0], "j")[0])
-    for each in (state, again):
-        _join_both(each)
+def _killed(run: str, *entries: Entry) -> JournalState:
+    return _applied([[JournalRun(None, run), *entries]])
 
 
-def _join_both(state: JournalState) -> None:
-    state.join([("w1", 1, [(A, [(69, 75)]), (B, [(6, 8)])]), ("w9", 4, [(A, [(80, 90)])])], ())
-    assert state.recovered() == {A: (60, Intervals([(62, 70)])), B: (5, Intervals([(6, 8)]))}
-    state.forget_pending()
-    assert replay(snapshot(state)[0], "j")[0].disputed == set()
+def _join_both(state: JournalState) -> JournalState:
+    """Each run has left an open segment that holds more than was reported. A start killed before it joined them tells the
+    next one all that it knew."""
+    state = replay(snapshot(state)[0], "j")[0]
+    state.join([(f"{run}.1", 4, [(A, [(62, 75)]), (B, [(6, 8)])]) for run in ("v", "w")], ())
+    return state
+
+
+def test_of_an_open_segment_counts_what_was_not_reported_where_its_run_opened_the_queue() -> None:
+    """Of a queue that two journals know one run's records are from before those that count. One that has no journal any
+    more, or one that a loss of power cut off, says nothing of any queue."""
+    v = _killed("v", JournalCommitted(A, 0, 0, 1), JournalCommitted(A, 0, 10), JournalDone(A, 62, 63, "v.1", 4))
+    w = _killed("w", JournalCommitted(A, 60, 60, 2), JournalDone(A, 66, 67, "w.1", 4), JournalCommitted(B, 5, 5, 2))
+    for mine, other in ((v, w), (w, v)):
+        state = replay(snapshot(mine)[0], "j")[0]
+        state.merge(other)
+        assert _join_both(state).recovered() == {A: (60, Intervals([(62, 75)])), B: (5, Intervals([(6, 8)]))}
+    assert _join_both(v).recovered() == {A: (10, Intervals([(62, 75)]))}
+    for gone in (JournalState(), _killed("w")):
+        gone.merge(v)
+        gone.apply(JournalCommitted(B, 0, 5))
+        assert _join_both(gone).recovered() == {A: (10, Intervals([(62, 75)]))}
+    later = _killed("u", JournalCommitted(A, 61, 61, 3))
+    later.merge(w)
+    assert _join_both(later).recovered() == {B: (5, Intervals([(6, 8)]))}
+
+
+@pytest.mark.parametrize("to", [0, 200])
+def test_of_a_queue_that_was_reset_no_open_segment_of_the_same_run_counts(to: int) -> None:
+    """It was reported and taken back, and its worker, in a long call since, has not sealed it. The next run begins anew."""
+    state = _killed(
+        "w", JournalCommitted(A, 100, 100, 1), JournalDone(A, 155, 160, "w.1", 4), forgotten(A), JournalCommitted(A, to, to, 2),
+    )  # fmt: skip
+    state.join([("w.1", 4, [(A, [(255, 262)])])], ())
+    assert state.recovered() == {}
+    assert state.begin_run("u") == 0
+    state.apply(JournalCommitted(A, to, to, 3))
+    state.join([("u.1", 1, [(A, [(255, 262)])])], ())
+    assert state.recovered() == {A: (to, Intervals([(255, 262)]))}
+
+
+def test_an_opening_is_later_than_the_one_before_it_whatever_the_clock_says() -> None:
+    """Else a dead slot that opened the queue in between would count."""
+    state = _applied([[JournalCommitted(A, 0, 0, 9_000), JournalCommitted(A, 0, 0, 2_000)]])
+    state.merge(_applied([[JournalCommitted(A, 0, 0, 8_000), JournalDone(A, 5, 9, "", 0)]]))
+    assert state.recovered() == {}
+
+
+def test_an_offset_that_goes_back_and_takes_nothing_back_need_not_be_on_the_disk() -> None:
+    """At a start no run has opened the queue, so no segment can bring anything back either. Where one has, it waits."""
+    for entries, waits in (
+        ([], False),
+        ([JournalDone(A, 70, 80, "", 0)], True),
+        ([JournalDone(A, 70, 80, "w.1", 1)], True),
+        ([JournalCommitted(A, 50, 50, 1)], True),
+    ):
+        state = _killed("w", JournalRun(None, ""), JournalCommitted(A, 50, 50), JournalRun(None, "w"), *entries)
+        assert state.apply(forgotten(A)) is waits
 
 
 # --- offsets that were sent -------------------------------------------------------------------------------------
@@ -319,10 +365,10 @@ def test_what_was_sent_is_known_until_it_is_confirmed_or_reset() -> None:
 
 def test_of_a_salvaged_segment_only_the_records_found_in_it_count() -> None:
     """After a loss of power its file may hold less than was reported."""
-    state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1)]])
-    state.join([("w1", 1, [(A, [(9, 11), (12, 15), (25, 26)])])], ())
+    state = _killed("w", JournalCommitted(A, 0, 0), JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w.1", 1))
+    state.join([("w.1", 1, [(A, [(9, 11), (12, 15), (25, 26)])])], ())
     assert state.recovered() == {A: (10, Intervals([(10, 11), (12, 15), (25, 26)]))}
-    assert state.forget_pending() == 0
+    assert state.begin_run("w8") == 0
 
 
 def test_of_a_queue_that_was_forgotten_an_open_segment_does_not_count() -> None:
@@ -345,7 +391,7 @@ def test_of_a_sealed_segment_only_the_reported_records_found_in_it_count() -> No
     torn, whole = [(A, [(11, 15), (25, 26)])], [(A, [(20, 22)])]
     state.join([("w1", 1, torn), ("w1", 2, whole), ("w1", 1, torn)], {("w1", 1), ("w1", 2)})
     assert state.recovered() == {A: (10, Intervals([(12, 15), (20, 22)]))}
-    assert state.forget_pending() == 0
+    assert state.begin_run("w8") == 0
 
 
 @pytest.mark.parametrize("sealed", [(), {("w1", 1)}])
@@ -354,4 +400,4 @@ def test_of_a_segment_that_is_gone_nothing_counts(sealed: set[tuple[str, int]]) 
     state = _applied([[JournalCommitted(A, 0, 10), JournalDone(A, 12, 20, "w1", 1)]])
     state.join([("w1", 1, [])], sealed)
     assert state.recovered() == {}
-    assert state.forget_pending() == 1
+    assert state.begin_run("w8") == 1

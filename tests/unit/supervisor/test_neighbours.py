@@ -18,8 +18,8 @@ from rocketcrew.durable.files import FileCalls, try_lock
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.epochs import EpochRequest
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone
-from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, forgotten
+from rocketcrew.supervisor.core.journal import JournalRun, JournalState
 from rocketcrew.supervisor.journal_file import JournalFile
 from rocketcrew.supervisor.member.local_offsets import check_offsets_folder, offsets_path
 from rocketcrew.supervisor.neighbours import LOOK_EVERY_S, Neighbours, name_lost_identity
@@ -95,6 +95,38 @@ def test_who_starts_where_segments_were_taken_runs_again_what_has_its_rows_in_th
     again = take_slot(tmp_path, "g")
     assert again.path == dead.path
     assert not adopt(again)[0].recovered()
+
+
+def finished_by_a_start(slot: Slot) -> dict[MessageQueue, Any]:
+    """What a start in the slot calls finished, where its open segments hold 20-22, which nobody has reported."""
+    state = adopt(slot)[0]
+    left = slot.left_behind(slot.sealed_tokens() & state.pending.keys())
+    state.join([("w1", 3, [(MQ, [(20, 22)])]) for path in left if path.name == Path(OPEN).name], ())
+    return {mq: done.pairs() for mq, (_, done) in state.recovered().items()}
+
+
+def interrupted(slot: Slot) -> None:
+    """A take-over meets an error of the disk when the open segments are there, and before the journals are one. The start
+    goes on, and so does the next one."""
+    blocked = slot.segments / PLAN
+    blocked.mkdir()
+    assert finished_by_a_start(slot) == {}
+    blocked.rmdir()
+
+
+@pytest.mark.parametrize("meanwhile", [lambda slot: looks(neighbours_of(slot), 2), interrupted])
+def test_an_open_segment_whose_journal_is_gone_finishes_nothing_that_a_reset_asks_for(
+    tmp_path: Path, meanwhile: Callable[[Slot], object]
+) -> None:
+    """This member opened the queue after the dead one, and met a reset."""
+    mine, dead = take_slot(tmp_path, "g"), killed(tmp_path)
+    file = JournalFile(mine.journal, JournalState(), 1 << 20)
+    file.append([JournalRun(None, "w2"), JournalCommitted(MQ, 10, 10, 2), JournalCommitted(MQ, 10, 30)])
+    file.append([forgotten(MQ), JournalCommitted(MQ, 0, 0), JournalCommitted(MQ, 0, 11)])
+    file.close()
+    meanwhile(mine)
+    assert finished_by_a_start(mine) == {}
+    assert not list((dead.segments / "open").iterdir()), "it is taken over"
 
 
 def test_a_slot_without_sealed_segments_keeps_all_for_the_next_start(tmp_path: Path) -> None:
