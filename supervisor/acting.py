@@ -38,7 +38,7 @@ class Acting:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = float("inf")
         self._journal_failed = False
-        self._acting = False
+        self._acting = self._is_soon = False
 
     def perform(self, table: Mapping[type, Callable[[Any], object]]) -> None:
         """These kinds of actions are done so. The parts that do them are made one after another during a start."""
@@ -63,6 +63,17 @@ class Acting:
             self._acting = False
         self._set_timer()
 
+    def soon(self) -> None:
+        """`acted` once for all that is told in this turn of the loop: where hundreds of queues are opened by one read, the
+        journal that forgets what was finished of them is synced once."""
+        if not self._is_soon:
+            self._is_soon = True
+            self._loop.call_soon(self._now)
+
+    def _now(self) -> None:
+        self._is_soon = False
+        self.acted()
+
     def _do_all(self, todo: list[act.Action]) -> None:
         if entries := entries_of(todo):
             self._write_journal(entries)
@@ -85,7 +96,8 @@ class Acting:
                 self._journal_failed = False
                 log.info("journal_written_again", path=str(self._journal_path))
         except OSError as error:
-            # Its state in memory is whole: nothing is lost but the skip of finished messages after a kill now.
+            # Its state in memory is whole, and offsets go on. A kill now costs repeats: what only memory has, and what the
+            # file has above an offset that was sent since, which the next start takes for one of others (Core.recover).
             if not self._journal_failed:
                 log.error("journal_write_failed", path=str(self._journal_path), error=str(error))
             self._journal_failed = True

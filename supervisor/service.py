@@ -299,7 +299,7 @@ class Supervisor:
         """What reaches the cluster, the loader and operators; nothing of it acts yet."""
         settings = self.settings
         self._member = GroupMember(
-            settings, self.client_id, self.topics, self.core, self._view, self.acted,
+            settings, self.client_id, self.topics, self.core, self._view, self.acted, self._acting.soon,
             self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing.sealed, self._sealing.all_sealed,
             self._slot.path / ROUTES_FILE,
         )  # fmt: skip

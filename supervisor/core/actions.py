@@ -283,7 +283,7 @@ class JournalCommitted:
     start: int
     offset: int
     opened_ms: int = 0
-    """The queue is opened with it, at this time of day; 0 = it was before, or that is not known."""
+    """The queue is opened with it, or goes on after a doubt, at this time of day; 0 = it was before, or that is not known."""
 
 
 def forgotten(mq: MessageQueue) -> JournalCommitted:

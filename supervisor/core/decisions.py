@@ -13,7 +13,6 @@ from dataclasses import asdict, replace
 from typing import Any, ClassVar, get_args
 
 from ...durable.intervals import Intervals
-from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from . import events as ev
 from .actions import Action, KillWorker, forgotten
@@ -64,6 +63,9 @@ class Core:
     ) -> None:
         self.state = State(config, slab, view)
         self._sent: dict[MessageQueue, int] = {}
+        self._passed_by: dict[str, list[tuple[MessageQueue, int, int, int]]] = {}
+        """By broker: queues that others went on with, and are to be told: where the group is, what we sent, how much we had
+        finished."""
         self.recover(recovered or {})
         self._begun = self._started = self._noticed = False
         self._handlers = self._of_boot()
@@ -146,6 +148,7 @@ class Core:
 
     def take_actions(self) -> list[Action]:
         """What to do now, in order. The caller does all of it before the next event."""
+        self._tell_passed()
         actions, self.state.out, self.state.load_asked = self.state.out, [], False
         return actions
 
@@ -329,7 +332,7 @@ class Core:
         self.doubts.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
-        if self.doubts.answered(event.handle, event.offset, now):
+        if self.doubts.answered(event.handle, event.offset, event.wall_ms, now):
             return
         q = self.state.pulled.get(event.handle)
         if q is not None and event.offset is not None:
@@ -343,12 +346,22 @@ class Core:
         if sent is not None and offset > sent and mq in self.state.recovered:
             floor, finished = self.state.recovered[mq]
             finished.discard_below(offset)
-            if finished:
-                self.state.log(
-                    "info", "others_went_on", **place_keys(mq, offset), sent=sent, forgotten=finished.total()
-                )
             self.state.recovered[mq] = floor, Intervals()
-            self.state.out.append(forgotten(mq))  # or the next start knows it again, and takes the offset for ours
+            if finished:
+                self._passed_by.setdefault(mq.broker_name, []).append((mq, offset, sent, finished.total()))
+                self.state.out.append(forgotten(mq))  # or the next start knows it again, and takes the offset for ours
+
+    def _tell_passed(self) -> None:
+        """One line for all queues of a broker whose offsets came at once."""
+        for broker_name, told in self._passed_by.items():
+            mq, offset, sent, _ = told[0]
+            self.state.log(
+                "info", "others_went_on", broker=broker_name, queues=len(told), first=f"{mq.topic}/{mq.queue_id}",
+                offset=offset, sent=sent, forgotten=sum(finished for *_, finished in told),
+                reason="the group is beyond all that our journal has as sent: others, or what a loss of power or a full disk"
+                " took from it",
+            )  # fmt: skip
+        self._passed_by.clear()
 
     def _committed(self, event: ev.Committed, now: float) -> None:
         ok = event.ok and self.doubts.is_done(event)

@@ -30,7 +30,7 @@ from math import inf
 
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
-from .actions import Commit, FetchOffset
+from .actions import Commit, FetchOffset, JournalCommitted
 from .events import Committed, Members
 from .process_queue import ProcessQueue, PulledQueue
 from .state import State
@@ -154,14 +154,14 @@ class Doubts:
         q.position_asked = True
         self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True, known=q.committed))
 
-    def answered(self, handle: int, offset: int | None, now: float) -> bool:
+    def answered(self, handle: int, offset: int | None, wall_ms: int, now: float) -> bool:
         """Where the group is, None = that could not be found out, -1 = it has no offset. False where nobody doubts: the
         queue is opened there."""
-        counts = self._answered(handle, offset, now)
+        counts = self._answered(handle, offset, wall_ms, now)
         self._tell_went_back()
         return counts
 
-    def _answered(self, handle: int, offset: int | None, now: float) -> bool:
+    def _answered(self, handle: int, offset: int | None, wall_ms: int, now: float) -> bool:
         q = self.s.pulled.get(handle)
         if q is None or not q.in_doubt:
             return False
@@ -183,7 +183,14 @@ class Doubts:
             self._went_back(q, offset, now)
         else:
             q.doubted_at, q.left_to, q.back_at = inf, -1, sys.maxsize
+        self._note_later(q, wall_ms)
         return True
+
+    def _note_later(self, q: PulledQueue, wall_ms: int) -> None:
+        """A queue that goes on here another member of this host may have opened meanwhile: its journal is the older one from
+        here on."""
+        if q.pq.state is QueueState.ASSIGNED and not q.in_doubt:
+            self.s.out.append(JournalCommitted(q.pq.mq, q.pq.ledger.begin, q.committed, wall_ms))
 
     def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
         """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened

@@ -46,7 +46,7 @@ _SENT = struct.Struct("<BIq")
 _OPENED = struct.Struct("<BIqqq")
 _RUN = struct.Struct("<BII")
 _TAKEN_BACK = "-"
-"""In the place of a run: its offset went back since the run opened it, and a segment does not say what is from before that."""
+"""In the place of a run: the offset went back since that opened it, and a segment does not say what is from before."""
 _K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_RUN = 1, 2, 3, 4, 5, 6, 7, 9
 
 
@@ -97,7 +97,7 @@ class QueueLog:
     """What is known of one message queue."""
 
     opened_ms: int = 0
-    """The time of day at which it was last opened; 0 = not known."""
+    """The time of day at which it was last opened, or went on after a doubt; 0 = not known."""
     start: int = -1
     """Where the assignment that committed began; -1 = nothing committed yet."""
     committed: int = -1

@@ -70,7 +70,7 @@ class GroupMember:
 
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
-        acted: Callable[[], None], stacks: Callable[[], Awaitable[str]],
+        acted: Callable[[], None], act_soon: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
         sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
@@ -83,7 +83,7 @@ class GroupMember:
         self._group = settings.consumer.group
         self._client_id = client_id
         self._core, self._view = core, view
-        self._acted, self._sealed, self._all_sealed = acted, sealed, all_sealed
+        self._acted, self._act_soon, self._sealed, self._all_sealed = acted, act_soon, sealed, all_sealed
         self._loop = asyncio.get_running_loop()
         access = access_of(settings)
         self._remoting = Remoting(
@@ -335,7 +335,7 @@ class GroupMember:
             if not action.in_doubt:  # else pulls and commits say it
                 log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
         self._core.handle(ev.Opened(action.handle, offset, wall_ms()), self._loop.time())
-        self._acted()
+        self._act_soon()
 
     async def _first(self, mq: MessageQueue) -> int:
         self._pulls.opening(mq)

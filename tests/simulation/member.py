@@ -22,6 +22,7 @@ from rocketcrew.supervisor.core.failed_actions import EVENTS, action_failed
 from rocketcrew.supervisor.core.journal import (
     Entry,
     JournalError,
+    JournalRun,
     JournalSent,
     JournalState,
     entries_of,
@@ -403,20 +404,20 @@ class SimMember:
                 for start, end in offsets.pairs():
                     truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
             return
-        if isinstance(entry, act.JournalLost | JournalSent):
+        if isinstance(entry, act.JournalLost | JournalSent | JournalRun):
             return
         key = (entry.mq.topic, entry.mq.queue_id)
         if isinstance(entry, act.JournalDone):
             if not entry.seq:
                 truth.all_finished(key, entry.start, entry.end, "the journal")
-        elif entry.start < entry.offset:
+        elif entry.start < entry.offset > self.journal.queues[entry.mq].committed:
             truth.may_pass(key, entry.offset, "the journal's offset", self.askers.get(entry.mq))
 
     def _check_others(self, entry: act.Log) -> None:
         """What an only member had finished is forgotten for nobody. (What it has sent, a loss of power may have taken.) What
         is forgotten, the next start does not find in the journal."""
-        mq = queue_of(entry)
-        assert mq is not None
+        topic, _, queue_id = str(entry.keys["first"]).rpartition("/")
+        mq = MessageQueue(topic, str(entry.keys["broker"]), int(queue_id))
         if known := self.journal.queues[mq].durable:
             raise Violation(f"{entry.event} {entry.keys}, and the journal still knows {known}")
         alone = self.script.members_max == 1 and not self.truth.power_cut

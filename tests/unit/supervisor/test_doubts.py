@@ -11,6 +11,7 @@ from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS
 from rocketcrew.supervisor.core.doubts import GONE_S, STOOD_STILL_S, WITHHELD_S
+from rocketcrew.supervisor.core.journal import JournalState
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
 
@@ -109,6 +110,28 @@ def test_a_broker_that_forgot_the_newest_offsets_is_told_them_again(make: Make) 
     assert bench.logged()[-1] == "group_offset_went_back"
     bench.core.handle(ev.Persist(), bench.now)
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_queue_that_goes_on_here_counts_as_opened_after_all_that_others_of_the_host_know(
+    make: Make, offset: int
+) -> None:
+    """One that had it meanwhile and was killed may have finished something that a reset asks for, which we heard of since."""
+    bench, _ = running(make)
+    assert bench.persist() == [2]
+    mq, theirs = bench.queue(), JournalState()
+    for entry in (act.JournalCommitted(mq, 2, 2, 5_000), act.JournalDone(mq, 7, 9, "", 0)):
+        theirs.apply(entry)
+    lost(bench)
+    bench.take(act.FetchAssignment)
+    bench.members([0])
+    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, offset, 6_000), bench.now)
+    ours = JournalState()
+    for entry in [act.JournalCommitted(mq, 0, 0, 1_000), *bench.take(act.JournalCommitted)]:
+        assert not ours.apply(entry), "nothing waits for it"
+    assert (ours.queues[mq].committed, ours.queues[mq].opened_ms) == (2, 6_000)
+    ours.merge(theirs)
+    assert ours.recovered() == {}
 
 
 def cut_off(bench: Bench) -> None:

@@ -5,14 +5,18 @@ Brokers before 5.2 push a reset to the members once: what a member does not make
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.durable.outcomes import LOST, SKIPPED
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.acting import Acting
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.journal import MAGIC, JournalEncoder, JournalState, replay
@@ -529,6 +533,38 @@ def test_what_was_finished_before_a_restart_is_forgotten_where_others_went_on(
     assert bench.pq(handle).ledger.done == Intervals(kept)
     assert ("others_went_on" in bench.logged()) is (not kept)
     assert bench.core.state.recovered == {}
+
+
+@pytest.mark.parametrize(("offset", "waits", "forgotten"), [(50, 0, 0), (65, 1, 5), (100, 0, 0)])
+@pytest.mark.parametrize("queues", [2, 200])
+def test_a_start_waits_for_the_disk_no_more_often_for_many_queues(
+    bench: Bench, tmp_path: Path, queues: int, offset: int, waits: int, forgotten: int
+) -> None:
+    """Of each queue 50 was sent and 60 to 70 is finished, and where their groups are comes with one read."""
+    mqs = [bench.queue(number) for number in range(queues)]
+    journal = JournalState()
+    for mq in mqs:
+        for entry in (act.JournalCommitted(mq, 50, 50), act.JournalDone(mq, 60, 70, "", 0)):
+            journal.apply(entry)
+    journal.begin_run("w")
+    waited: list[bool] = []
+
+    async def read() -> None:
+        acting = Acting(bench.core, lambda todo: waited.append(sum(map(journal.apply, todo)) > 0), tmp_path)
+        acting.perform(dict.fromkeys((act.Pull, act.CountCellsAnew), lambda _: None))
+        for fetch in fetches:
+            bench.core.handle(ev.Opened(fetch.handle, offset, 1_000), bench.now)
+            acting.soon()
+        await asyncio.sleep(0)
+
+    bench.core.recover(journal.recovered(), journal.sent())
+    bench.members(range(queues))
+    fetches = bench.take(act.FetchOffset)
+    with capture_logs() as logs:
+        asyncio.run(read())
+    assert (sum(waited), [journal.queues[mq].committed for mq in mqs]) == (waits, [offset] * queues)
+    told = [(line["queues"], line["forgotten"]) for line in logs if line["event"] == "others_went_on"]
+    assert told == [(queues, queues * forgotten)] * bool(forgotten)
 
 
 def test_what_was_forgotten_because_others_went_on_is_not_known_to_the_start_after_the_next_either() -> None:
