@@ -335,8 +335,8 @@ def take_sealed(slot: Slot, other: Slot, told: dict[str, str], calls: FileCalls 
 
     The journal there is deleted, and before the first segment is here too. What it calls finished has its rows in these
     segments: a start that read it beside others would report that as settled while they wait here, and its loader would take
-    them for loaded. Without the journal what is finished and not committed runs again; members that run do that anyway, as
-    its queues are theirs since.
+    them for loaded. Without the journal what is finished and not committed runs again, also what its open segments hold,
+    which stay; members that run do that anyway, as its queues are theirs since.
     """
     if not has_sealed(other.path) or _is_refused(slot, other, told, starts=False):
         return None

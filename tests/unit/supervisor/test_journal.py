@@ -297,9 +297,8 @@ def test_of_an_open_segment_counts_what_was_not_reported_where_its_run_opened_th
 @pytest.mark.parametrize("to", [0, 200])
 def test_of_a_queue_that_was_reset_no_open_segment_of_the_same_run_counts(to: int) -> None:
     """It was reported and taken back, and its worker, in a long call since, has not sealed it. The next run begins anew."""
-    state = _killed(
-        "w", JournalCommitted(A, 100, 100, 1), JournalDone(A, 155, 160, "w.1", 4), forgotten(A), JournalCommitted(A, to, to, 2),
-    )  # fmt: skip
+    reported = JournalDone(A, 155, 160, "w.1", 4)
+    state = _killed("w", JournalCommitted(A, 100, 100, 1), reported, forgotten(A), JournalCommitted(A, to, to, 2))
     state.join([("w.1", 4, [(A, [(255, 262)])])], ())
     assert state.recovered() == {}
     assert state.begin_run("u") == 0

@@ -105,6 +105,11 @@ def finished_by_a_start(slot: Slot) -> dict[MessageQueue, Any]:
     return {mq: done.pairs() for mq, (_, done) in state.recovered().items()}
 
 
+def taken(slot: Slot) -> None:
+    """By this member, which runs: what is sealed, and with it goes the journal."""
+    looks(neighbours_of(slot), 2)
+
+
 def interrupted(slot: Slot) -> None:
     """A take-over meets an error of the disk when the open segments are there, and before the journals are one. The start
     goes on, and so does the next one."""
@@ -114,7 +119,7 @@ def interrupted(slot: Slot) -> None:
     blocked.rmdir()
 
 
-@pytest.mark.parametrize("meanwhile", [lambda slot: looks(neighbours_of(slot), 2), interrupted])
+@pytest.mark.parametrize("meanwhile", [taken, interrupted])
 def test_an_open_segment_whose_journal_is_gone_finishes_nothing_that_a_reset_asks_for(
     tmp_path: Path, meanwhile: Callable[[Slot], object]
 ) -> None:
