@@ -11,7 +11,7 @@ from rocketcrew.supervisor.core.charges import Charges
 from rocketcrew.supervisor.core.state import BACKLOG, OPERATOR
 
 from .member import SimMember
-from .script import ACTIONS, ANEW, BOOTS, CUT_OFF, POWER, STALLS, TOPIC
+from .script import ACTIONS, ANEW, BOOTS, CUT_OFF, POWER, STALLS, TAKES, TOPIC
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class Faults:
             ANEW: self._subscribe_anew,
             "slow network": self._slow,
             STALLS: self._stall_worker,
+            TAKES: self._take_sealed,
         }
         names = [name for name, weight in simulation.script.faults.items() for _ in range(weight)]
         # Of what has ended without rows, cells tell that a killed member leaves.
@@ -204,7 +205,13 @@ class Faults:
         if member is None or member is self.s.lives_on:
             return False
         member.die()
+        if self.s.script.faults.get(TAKES):
+            self.world.after(self.world.random.expovariate(1 / 200), self._take_soon)
         return True
+
+    def _take_soon(self) -> None:
+        if not self.world.calm and self._take_sealed():
+            self.world.note("fault: " + TAKES)
 
     def _fail_boot(self) -> bool:
         """The next process that starts cannot boot its workers, or is killed before they are ready."""
@@ -252,6 +259,15 @@ class Faults:
         if len(self.s.living()) >= self.s.script.members_max:
             return False
         self.s.start_member()
+        return True
+
+    def _take_sealed(self) -> bool:
+        """A member that runs takes what is sealed in a dead slot; for open segments a start is needed."""
+        member = self._member()
+        dead = [folder for folder in self.s.folders if not folder.held and folder.ready]
+        if member is None or not member.running or not dead:
+            return False
+        member.take_sealed(dead[0])
         return True
 
     def _recycle_worker(self) -> bool:

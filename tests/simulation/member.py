@@ -160,16 +160,27 @@ class SimMember:
         """Take over a slot that nobody holds: its journal, segments and facts."""
         self.world.note("a slot was taken over")
         self.journal.merge(self._known(other))
-        self.folder.facts += other.facts
-        self.folder.unsynced_facts += other.unsynced_facts
-        self.folder.left = Outcomes.union([self.folder.left, other.left])
         self.folder.open |= other.open
-        self.folder.ready |= other.ready
-        other.open, other.ready = {}, {}
-        other.facts, other.unsynced_facts, other.left = [], [], Outcomes()
+        other.open = {}
+        self._take_sealed(other)
         if self.parts.keeps_taken_journals:
             self._keep_journal()
         other.journal = bytearray()
+
+    def take_sealed(self, other: Folder) -> None:
+        """As `_adopt` does it, of a member that runs: the journal is none any more, and what is open stays."""
+        if other.open:
+            self.world.note("open segments stay in a slot without a journal")
+        self._take_sealed(other)
+        if self.parts.deletes_taken_journals:
+            other.journal = bytearray()
+
+    def _take_sealed(self, other: Folder) -> None:
+        self.folder.facts += other.facts
+        self.folder.unsynced_facts += other.unsynced_facts
+        self.folder.left = Outcomes.union([self.folder.left, other.left])
+        self.folder.ready |= other.ready
+        other.ready, other.facts, other.unsynced_facts, other.left = {}, [], [], Outcomes()
 
     def _keep_journal(self) -> None:
         self.folder.journal = bytearray(snapshot(self.journal)[0])

@@ -39,6 +39,8 @@ class Parts:
     """A member goes to the broker before its workers are ready."""
     keeps_taken_journals = True
     """What a journal of a dead slot knew is written into the own one before that is removed."""
+    deletes_taken_journals = True
+    """Of a slot whose sealed segments a member that runs takes."""
     guards_commits = True
     """The edge looks at the broker's offset before a guarded commit."""
     waits_for_facts = True

@@ -18,13 +18,19 @@ from rocketcrew.supervisor.core.state import CoreConfig
 from .disk import BLOCK_HEAD_BYTES, Folder, Table
 from .parts import Parts
 from .planted import COMING_AND_GOING, ONE_SLOT, SEVERAL, CoreParts, Planted
-from .script import ACTIONS, BOOTS, POWER
+from .script import ACTIONS, BOOTS, POWER, TAKES
 
 
 class UnlinksFirst(Parts):
     """The journal of a slot that is taken over goes before what it knew is in the own one."""
 
     keeps_taken_journals = False
+
+
+class LeavesTheJournal(Parts):
+    """A member that runs takes what is sealed in a dead slot, and leaves the journal that calls it finished."""
+
+    deletes_taken_journals = False
 
 
 class ReadsOverZeros(Parts):
@@ -151,6 +157,9 @@ PLANTED_PROCESS = {
     "what was sent is not noted": Planted(ForgetsWhatWasSent, 40, ("kill member",), ONE_SLOT | {"slow": 0.05}),
     "what others passed is forgotten in memory only": Planted(
         ForgetsInMemory, 40, (*COMING_AND_GOING, "kill member", "reset back"), SEVERAL | {"slow": 0.05}
+    ),
+    "journal left beside what was taken": Planted(
+        LeavesTheJournal, 40, ("kill member", TAKES, "start member"), SEVERAL | {"slow": 0.15, "restart_ms": 300.0}
     ),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}

@@ -53,7 +53,8 @@ ACTIONS = "fail an action"
 POWER = "lose power"
 ANEW = "subscribe anew"
 CUT_OFF = "cut off"
-"""These six are of some seeds only, see `perhaps_limited`."""
+TAKES = "take what is sealed"
+"""These seven are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ class Script:
         faults[POWER] = [0, 0, 1, 2][draw // 2048 % 4]
         faults[ANEW] = [0, 0, 1, 3][draw >> 27 & 3]
         faults[CUT_OFF] = [0, 0, 1, 3][later & 3]
+        faults[TAKES] = [0, 0, 1, 3][later >> 2 & 3] if self.members_max > 1 else 0
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
@@ -237,7 +239,9 @@ class Script:
                 "pushes_resets": False,
                 "rows_never": False,
             }
-            weights = {kind: weight for kind, weight in weights.items() if kind not in (ANEW, CUT_OFF) or kind in kinds}
+            weights = {
+                kind: weight for kind, weight in weights.items() if kind not in (ANEW, CUT_OFF, TAKES) or kind in kinds
+            }
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
         if fields.get("order", self.order) != "concurrent":
             drawn["topic_limit"] = 0
