@@ -17,7 +17,9 @@ Rules:
   the name server refused, and what the last run knew, counts only for brokers that no other route names: a topic that was
   deleted must not lead the others to where a broker was then.
 - A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
-  works while every name server is away. "No such topic" is an answer, and not made up for.
+  works while every name server is away. "No such topic" is an answer, and not made up for; so is "what is a route?", by a
+  broker that is taken for a name server. Nor is a route of another cluster taken, whose brokers may have the same names: the
+  last run had one of our name servers, or our address server (`is_of`).
 - Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The route of one topic that has it is asked
   for at once, but once a second at most, as any topic's answer says where it is for all. (Java's client learns of it at the
   next poll.) Only a send that has no other broker left waits for that, for a while; where the last question was asked
@@ -36,7 +38,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -51,7 +53,7 @@ from .access import Access, NameServerList, access_to
 from .asking import refusal
 from .background import background
 from .logs import get_logger
-from .name_servers import NameServers
+from .name_servers import NOT_READY, NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
 from .route_cache import KnownRoutes
@@ -112,8 +114,9 @@ class Cluster:
         remoting: Remoting,
         clock: Callable[[], float] = time.monotonic,
         random: Random | None = None,
+        place: str = "",
     ) -> None:
-        """Asks nothing yet. Raises UsageError for a bad or empty list of name servers."""
+        """Asks nothing yet. `place`: as of `KnownRoutes`. Raises UsageError for a bad or empty list of name servers."""
         self.access = access_to(target)
         self.client_id = client_id
         self.remoting = remoting
@@ -133,7 +136,8 @@ class Cluster:
         """How many questions there were."""
         self._brokers: BrokerTable | None = None
         """None = to be made anew of the routes."""
-        self._offered: Mapping[str, TopicRouteData] = {}
+        self.place = place or self.name_servers.url
+        self._offered = KnownRoutes()
         self.is_closed = False
 
     # Routes.
@@ -150,11 +154,17 @@ class Cluster:
         try:
             return await self._answer(self._question((topic,)), topic)
         except RocketcrewError as error:
-            if refresh or topic not in self._offered or not _nobody_knew(error):
+            route = self._offered.routes.get(topic)
+            if refresh or route is None or not _nobody_knew(error):
                 raise
+            if not self.is_of(self._offered):
+                said = error.reason if isinstance(error, UnreachableError) else error
+                before = ";".join(self._offered.name_servers)
+                reason = f"{said}. The last run was at {before}: its routes are not used here"
+                raise UnreachableError(self.name_servers.where, reason) from error
             _log.warning("route_of_the_last_run", topic=topic, error=str(error))
-            self._keep(self._routes, (topic,), self._offered[topic], learnt=0, checked_s=self.clock())
-            return self._offered[topic]
+            self._keep(self._routes, (topic,), route, learnt=0, checked_s=self.clock())
+            return route
 
     async def publish_route(
         self,
@@ -295,13 +305,21 @@ class Cluster:
 
     def offer(self, known: KnownRoutes) -> None:
         """What the last run knew, for what nobody can be asked for now."""
-        self._offered = known.routes
-        self.name_servers.offer(known.name_servers)
+        self._offered = known
+        if known.place == self.place:
+            self.name_servers.offer(known.name_servers)
+
+    def is_of(self, known: KnownRoutes) -> bool:
+        """Whether it certainly was known of this cluster. What an address server tells, and what a name in DNS means, may
+        have changed: that the setting is the same is enough. So is one name server of several."""
+        if known.place and known.place == self.place:
+            return True
+        return not set(known.name_servers).isdisjoint(self.name_servers.addresses)
 
     def known_routes(self) -> KnownRoutes:
         """What the next run may be offered."""
-        told = self.name_servers.addresses if self.name_servers.told else []
-        return KnownRoutes(sorted(told), {topic: entry.route for topic, entry in self._routes.items()})
+        routes = {topic: entry.route for topic, entry in self._routes.items()}
+        return KnownRoutes(sorted(self.name_servers.addresses), routes, self.place)
 
     def _leave_vanished(self) -> None:
         """End the connections to brokers and name servers that are no more (MQClientInstance.java cleanOfflineBroker)."""
@@ -476,6 +494,4 @@ class Cluster:
 
 def _nobody_knew(error: RocketcrewError) -> bool:
     """Whether no name server could say: none answered, or those that did were not ready."""
-    return isinstance(error, UnreachableError) or (
-        isinstance(error, BrokerError) and error.code != ResponseCode.TOPIC_NOT_EXIST
-    )
+    return isinstance(error, UnreachableError) or (isinstance(error, BrokerError) and error.code in NOT_READY)

@@ -27,7 +27,7 @@ from .connection import name_of_request
 from .logs import get_logger
 from .remoting_client import Remoting
 
-_NOT_READY = frozenset(
+NOT_READY = frozenset(
     {int(ResponseCode.SYSTEM_ERROR), int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)}
 )
 ASK_AGAIN_MS = 10_000
@@ -77,9 +77,9 @@ class NameServers:
         return self._addresses[self._at] if self._addresses else self._url
 
     @property
-    def told(self) -> bool:
-        """Whether the list comes from an address server."""
-        return bool(self._url)
+    def url(self) -> str:
+        """Of the address server that the list comes from; empty where it is given."""
+        return self._url
 
     def update(self, addresses: str | Iterable[str]) -> None:
         """Replace the list; an empty one, or the same in another order, changes nothing. UsageError on a bad address."""
@@ -126,7 +126,7 @@ class NameServers:
                 failures.append(str(error))
                 self._log_failure(address, error)
             else:
-                if answer.code not in _NOT_READY:
+                if answer.code not in NOT_READY:
                     if address in self._addresses:
                         self._at = self._addresses.index(address)
                     return answer

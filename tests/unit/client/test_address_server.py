@@ -138,7 +138,7 @@ async def test_asked_at_the_first_request_then_every_two_minutes(make_peer):
         async with AddressServer().serving() as server:
             server.answer = http(one.address)
             found = name_servers(server.domain, clock, remoting)
-            assert (found.addresses, found.told) == ([], True)
+            assert (found.addresses, found.url) == ([], f"http://{server.domain}/rocketmq/nsaddr")
             assert (await found.request(105, {})).code == 0
             assert len(one.requests) == len(server.paths) == 1
             server.answer = http(two.address)
@@ -188,6 +188,6 @@ async def test_a_given_list_needs_no_address_server():
     found = name_servers("nowhere", Clock(), Remoting(), name_servers="a:1")
     found.offer(["b:2"])
     await found.refresh()
-    assert (found.addresses, found.told) == (["a:1"], False)
+    assert (found.addresses, found.url) == (["a:1"], "")
     with pytest.raises(UsageError, match=r"no name server is configured"):
         name_servers("", Clock(), Remoting())

@@ -227,7 +227,7 @@ async def test_what_the_last_run_knew_is_older_than_any_answer(make_peer):
     async with make_peer(known) as server, cluster_of(server.address) as cluster:
         await cluster.route("t")
         known.not_ready = True
-        cluster.offer(KnownRoutes((), {"u": at(1)}))
+        cluster.offer(KnownRoutes((server.address,), {"u": at(1)}))
         assert await cluster.route("u") == at(1)
         assert cluster.broker_address("a") == "a:3"
 

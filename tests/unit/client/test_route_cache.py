@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -24,13 +25,15 @@ def route_of(*names):
     )
 
 
-KNOWN = KnownRoutes(("ns:9876",), {"t": route_of("a", "b"), "%RETRY%g": route_of("a")})
+KNOWN = KnownRoutes(
+    ("ns:9876",), {"t": route_of("a", "b"), "%RETRY%g": route_of("a")}, "http://ns:8080/rocketmq/nsaddr"
+)
 
 
 def test_there_and_back(tmp_path):
     RouteCache(tmp_path / "routes.json").save(KNOWN)
     found = RouteCache(tmp_path / "routes.json").load()
-    assert (tuple(found.name_servers), found.routes) == (KNOWN.name_servers, KNOWN.routes)
+    assert found == KNOWN
     assert [file.name for file in tmp_path.iterdir()] == ["routes.json"]
 
 
@@ -40,8 +43,8 @@ def test_no_file_is_nothing_known(tmp_path):
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b"[]", b"null", b"{}", b'{"version":2,"name_servers":[],"routes":{}}', b"\xff", b'{"version":1,"routes":3}',
-     b'{"version":1,"name_servers":[],"routes":{"t":7}}', b"[" * 100_000, encode_routes(KNOWN)[:-20]],
+    [b"", b"{", b"[]", b"null", b"{}", b'{"version":1,"name_servers":[],"routes":{}}', b"\xff", b'{"version":2,"routes":3}',
+     b'{"version":2,"name_servers":[],"routes":{"t":7},"place":""}', b"[" * 100_000, encode_routes(KNOWN)[:-20]],
 )  # fmt: skip
 def test_a_damaged_file_is_not_used_and_then_replaced(tmp_path, data):
     file = tmp_path / "routes.json"
@@ -79,7 +82,7 @@ async def test_a_start_without_name_servers_goes_by_the_last_run(closed_port):
     cluster = Cluster(closed_port, client_id="c", remoting=Remoting())
     with pytest.raises(UnreachableError, match="no name server answered"):
         await cluster.queues_to_read("t")
-    cluster.offer(KNOWN)
+    cluster.offer(replace(KNOWN, name_servers=("moved:9876", closed_port)))
     assert MessageQueue("t", "b", 1) in await cluster.queues_to_read("t")
     assert cluster.all_broker_addresses() == ["a:10911", "a:20911", "b:10911", "b:20911"]
     assert cluster.known_routes().routes == {"t": KNOWN.routes["t"]}
@@ -88,12 +91,23 @@ async def test_a_start_without_name_servers_goes_by_the_last_run(closed_port):
     await cluster.close()
 
 
-async def test_no_such_topic_is_an_answer(make_peer):
+async def test_the_routes_of_another_cluster_are_not_used(closed_port):
+    """Its brokers may have the names of ours: our group's offsets would move there."""
+    cluster = Cluster(closed_port, client_id="c", remoting=Remoting())
+    cluster.offer(replace(KNOWN, place=""))
+    with pytest.raises(UnreachableError, match=r"refused\. The last run was at ns:9876: its routes are not used here"):
+        await cluster.route("t")
+    assert (cluster.all_broker_addresses(), cluster.known_routes().routes) == ([], {})
+    await cluster.close()
+
+
+@pytest.mark.parametrize("code", [3, 17], ids=["a broker's port was given", "no such topic"])
+async def test_a_refusal_is_an_answer(make_peer, code):
     remoting = Remoting()
-    async with make_peer(lambda command: command.response(17, remark="no route")) as server:
+    async with make_peer(lambda command: command.response(code, remark="request type 105 not supported")) as server:
         cluster = Cluster(server.address, client_id="c", remoting=remoting)
-        cluster.offer(KNOWN)
-        with pytest.raises(BrokerError):
+        cluster.offer(replace(KNOWN, name_servers=(server.address,)))
+        with pytest.raises(BrokerError, match="request type 105 not supported"):
             await cluster.route("t")
         await cluster.close()
     await remoting.close()
@@ -103,11 +117,25 @@ async def test_name_servers_that_were_told_are_kept_for_the_next_start(make_peer
     remoting = Remoting()
     async with make_peer(lambda command: command.response(0, body=route_of("a").encode())) as server:
         cluster = Cluster(Access(namesrv_domain=closed_port), client_id="c", remoting=remoting)
-        cluster.offer(KnownRoutes((server.address,), {}))
+        cluster.offer(KnownRoutes((server.address,), {}, "http://other/rocketmq/nsaddr"))
+        with pytest.raises(UnreachableError, match="the address server cannot be reached"):
+            await cluster.route("t")
+        place = f"http://{closed_port}/rocketmq/nsaddr"
+        cluster.offer(KnownRoutes((server.address,), {}, place))
         assert await cluster.route("t") == route_of("a")
-        assert cluster.known_routes().name_servers == [server.address]
+        assert cluster.known_routes() == KnownRoutes([server.address], {"t": route_of("a")}, place)
         await cluster.close()
     await remoting.close()
+
+
+async def test_routes_of_the_same_address_server_are_used_wherever_its_name_servers_are(closed_port):
+    """And a name server that an address server told of may be configured later, or the other way round."""
+    cluster = Cluster(Access(namesrv_domain=closed_port), client_id="c", remoting=Remoting())
+    cluster.offer(replace(KNOWN, name_servers=(closed_port,), place=f"http://{closed_port}/rocketmq/nsaddr"))
+    assert await cluster.route("t") == KNOWN.routes["t"]
+    assert cluster.is_of(KnownRoutes((closed_port,)))
+    assert not cluster.is_of(KnownRoutes(("moved:9876",), place="http://other/rocketmq/nsaddr"))
+    await cluster.close()
 
 
 async def test_connections_to_brokers_that_vanished_end_when_they_are_answered(make_peer):
