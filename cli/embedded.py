@@ -39,6 +39,8 @@ class EmbeddedBroker:
         self._settings = settings
         self.shown = name_server
         """Its name server, for messages."""
+        self.folder = str(Path(settings.dir).absolute())
+        """By which it is known again at other ports."""
         self._pidfd = os.pidfd_open(child.pid)
         self._lost = False
 

@@ -143,7 +143,7 @@ async def _supervise(
 
     supervisor = Supervisor(
         settings, spec, reread=again, watched=watched, on_ready=ready, notify=Notify(env, os.getpid()),
-        terminal=interrupts.terminal,
+        terminal=interrupts.terminal, own_broker="" if broker is None else broker.folder,
     )  # fmt: skip
 
     def died() -> None:

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from ..remoting.bodies import QueueData, TopicRouteData
+from ..remoting.bodies import BrokerData, QueueData, TopicRouteData
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.names import MASTER_ID
@@ -113,6 +113,18 @@ def is_final(route: TopicRouteData, broker_name: str, address: str) -> bool:
             writable = any(one.broker_name == broker_name and one.perm & PERM_WRITE for one in route.queue_datas)
             return writable or not data.enable_acting_master
     return False
+
+
+def one_moved(before: Iterable[BrokerData], now: Mapping[str, BrokerData]) -> tuple[BrokerData, BrokerData] | None:
+    """The first broker that is in both, as it was and as it is, where not one of these has an address that it had, in a
+    cluster of the same name. None also where no name is in both."""
+    both = [(old, now[old.broker_name]) for old in before if old.broker_name in now]
+    return both[0] if both and not any(_stayed(old, new) for old, new in both) else None
+
+
+def _stayed(old: BrokerData, new: BrokerData) -> bool:
+    renamed = None not in (old.cluster, new.cluster) and old.cluster != new.cluster
+    return not renamed and not set(old.broker_addrs.values()).isdisjoint(new.broker_addrs.values())
 
 
 def default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:

@@ -145,7 +145,7 @@ async def _supervise(
         broker.died()
         supervisor.stop()
 
-    supervisor = Supervisor(settings, handler, on_ready=ready)
+    supervisor = Supervisor(settings, handler, on_ready=ready, own_broker="" if broker is None else broker.folder)
     loop.add_reader(parent, os.kill, os.getpid(), signal.SIGKILL)
     if broker is not None:
         loop.add_reader(broker, died)

@@ -11,6 +11,8 @@ import structlog
 from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.operations import Operations
+from ..client.route_cache import RouteCache
+from ..client.same_cluster import refuse_another_cluster
 from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
@@ -92,7 +94,12 @@ class Beginning:
             _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
         return json.dumps(to_json(found))
 
-    async def all_queues(self, topics: Sequence[str], group: str) -> list[MessageQueue]:
-        """The queues of the topics and of the group's retry topic, the group being claimed first."""
-        await self.claim(group, await self.topics_there(topics))
-        return await self.topics_there([*topics, f"{RETRY_PREFIX}{group}"])
+    async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
+        """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they
+        are: raises UsageError where that was another cluster before."""
+        queues = await self.topics_there(topics)
+        await refuse_another_cluster(self._cluster, cache)
+        await self.claim(group, queues)
+        queues = await self.topics_there([*topics, f"{RETRY_PREFIX}{group}"])
+        cache.save(self._cluster.known_routes())
+        return queues

@@ -18,6 +18,7 @@ from typing import Any
 
 import structlog
 
+from ..client.route_cache import ROUTES_FILE, RouteCache
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.folders import folder_names
 from ..conf.settings import Settings, require
@@ -50,8 +51,8 @@ QUIET_S = 3.0
 _log = structlog.get_logger("rocketcrew.engine")
 
 
-def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str]) -> int:
-    """Consume until a signal comes; the exit code. Raises RocketcrewError."""
+def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], own_broker: str = "") -> int:
+    """Consume until a signal comes; the exit code. `own_broker`: as of Supervisor. Raises RocketcrewError."""
     require(settings, ["consumer.group", "consumer.topics"],
             flag_names={"consumer.group": "-g GROUP", "consumer.topics": "-t TOPIC"})  # fmt: skip
     check_settings(settings)
@@ -59,6 +60,7 @@ def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str]) ->
     handler = load(spec)
     check_handler(handler)
     with stop_signals() as stop, shared.use(access_of(settings)) as link:
+        link.cluster.place = own_broker or link.cluster.place
         stream = Stream(settings, spec, handler, env, link, stop)
         try:
             return stream.run()
@@ -161,7 +163,8 @@ class Stream:
         settings, beginning = self._settings, Beginning(self._link.cluster, self._link.operations, self._stop.asked)
         topics = list(topics_of(settings))
         try:
-            queues = self._link.run(beginning.all_queues(topics, settings.consumer.group))
+            cache = RouteCache(self._home.root / ROUTES_FILE)
+            queues = self._link.run(beginning.all_queues(topics, settings.consumer.group, cache))
             if self._home.begun():
                 starting = self._home.starting() or "earliest"
             else:

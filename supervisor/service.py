@@ -30,6 +30,7 @@ import structlog
 
 from ..client.background import take_each
 from ..client.clock import wall_ms
+from ..client.route_cache import ROUTES_FILE
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
 from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
@@ -65,7 +66,6 @@ from .loader_child import LoaderChild
 from .member.access import in_namespace
 from .member.group_member import GroupMember
 from .member.local_offsets import check_offsets_folder, own_offsets_path
-from .member.route_keeper import ROUTES_FILE
 from .member.stale_locks import StaleLocks
 from .neighbours import Neighbours, name_lost_identity
 from .notify import Notify
@@ -136,13 +136,15 @@ class Supervisor:
     def __init__(
         self, settings: Settings, handler: HandlerSpec, *, on_ready: Callable[[], None] | None = None,
         reread: Callable[[], Settings] | None = None, watched: Path | None = None, notify: Notify | None = None,
-        terminal: Terminal | None = None,
+        terminal: Terminal | None = None, own_broker: str = "",
     ) -> None:  # fmt: skip
         """`reread` reads the configuration again, for a reload; `watched` is a folder whose changes ask for one. `notify` is
-        who hears of the steps of its life. `terminal` is what the process was started at, where it is known."""
+        who hears of the steps of its life. `terminal` is what the process was started at, where it is known. `own_broker` is
+        the folder of a broker that was started with it, by which that is known again: its ports may be others each time."""
         self._notify = notify or Notify({}, 0)
         self._terminal = terminal or Terminal()
         self._watched = watched
+        self._own_broker = own_broker
         self._reread = None if reread is None else lambda: in_namespace(with_topics(reread(), handler))
         self.settings = settings = in_namespace(with_topics(settings, handler))
         self.handler = handler
@@ -300,8 +302,8 @@ class Supervisor:
         settings = self.settings
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted, self._acting.soon,
-            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._sealing.sealed, self._sealing.all_sealed,
-            self._slot.path / ROUTES_FILE,
+            self._stacks_text, self._pool.direct.consume, self._stale_locks, self._own_broker, self._sealing.sealed,
+            self._sealing.all_sealed, self._slot.path / ROUTES_FILE,
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)

@@ -129,6 +129,7 @@ def _run_on_spark(
         output = log_output()
         try:
             with output or contextlib.nullcontext():  # a reader of the log that stops does not stop the batches
-                return run_stream(settings_to_use, spec, surroundings(context).env)
+                own_broker = "" if broker is None else broker.folder
+                return run_stream(settings_to_use, spec, surroundings(context).env, own_broker)
         finally:
             give_up_on(output)

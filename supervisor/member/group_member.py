@@ -71,13 +71,13 @@ class GroupMember:
     def __init__(
         self, settings: Settings, client_id: str, topics: Mapping[str, FilterExpression], core: Core, view: memoryview,
         acted: Callable[[], None], act_soon: Callable[[], None], stacks: Callable[[], Awaitable[str]],
-        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks,
+        consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks, own_broker: str,
         sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
         `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `all_sealed` says
-        whether it is so already. `routes_file` keeps routes for the next start.
+        whether it is so already. `routes_file` keeps routes for the next start. `own_broker`: as of Supervisor.
         """
         self._settings = settings
         self._group = settings.consumer.group
@@ -89,7 +89,7 @@ class GroupMember:
         self._remoting = Remoting(
             on_request=self._asked, on_connect=self._connected, on_close=self._connection_lost, access=access
         )
-        self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting)
+        self._cluster = Cluster(access, client_id=client_id, remoting=self._remoting, place=own_broker)
         self._operations = Operations(self._cluster)
         trace = settings.trace
         self._traces = (

@@ -5,6 +5,7 @@ group is one of these: brokers make it after the first heartbeat, and name serve
 every name server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once,
 and brokers that came or went are named in the log, by whichever question their route was learnt. The route of a topic that
 is not subscribed any more is forgotten when nothing of the topic is held here.
+A start on what another cluster has left is refused (client/same_cluster.py).
 """
 
 from __future__ import annotations
@@ -18,14 +19,13 @@ import structlog
 from ...client.cluster import Cluster
 from ...client.route_cache import RouteCache
 from ...client.routes import refuse_static
+from ...client.same_cluster import refuse_another_cluster
 from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
 from ...remoting.names import RETRY_PREFIX
 from ..core.pauses import MissingTopics
 
-ROUTES_FILE = "routes.json"
-"""In the slot."""
 ASKED_MAX = 256
 """Questions at a time; hardly any member has so many topics."""
 
@@ -65,7 +65,7 @@ class RouteKeeper:
 
     async def start(self) -> None:
         """Find the topics. Raises UnreachableError when no name server answers and the last run left no routes, UsageError
-        for a static topic."""
+        for a static topic, and where the last run was on another cluster."""
         if self._cache is not None:
             self._cluster.offer(self._cache.load())
         topics = [
@@ -83,6 +83,8 @@ class RouteKeeper:
                 f" {self._interval_s * 1000:.0f} ms"
             )
             log.warning("topic_not_found", topic=topic, hint=hint)
+        if self._cache is not None:
+            await refuse_another_cluster(self._cluster, self._cache)
         self._save()
 
     async def _ask(self, topics: Sequence[str]) -> list[TopicRouteData | RocketcrewError]:

@@ -201,17 +201,19 @@ def test_rows_of_a_worker_that_crashed_are_there_once(broker: LocalBroker, here:
 
 
 def test_an_embedded_broker_of_its_own_whatever_way_leads_into_the_cluster(here: Path) -> None:
-    name_server_port, port = free_ports(2)
+    """Also where its ports are others at the next start."""
     into_a_cluster = {
         "cluster.namesrv_domain": "ns.invalid", "cluster.vip_channel_enabled": True, "security.tls_enable": True,
         "security.access_key": "a", "security.secret_key": "b",
     }  # fmt: skip
-    settings = {**QUICK, **into_a_cluster, "broker.name_server_port": name_server_port, "broker.port": port}
-    with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
-        with patient_producer(crew) as producer:
-            producer.send("numbers", "14")
-        crew.wait(max_messages=1, until_empty=False, timeout_s=WAIT_S)
-        assert list(crew.results()) == [{"n": 42}]
+    for number in (14, 15):
+        name_server_port, port = free_ports(2)
+        settings = {**QUICK, **into_a_cluster, "broker.name_server_port": name_server_port, "broker.port": port}
+        with Crew(times_factor, topics="numbers", group="g", embedded=True, workers=1, settings=settings) as crew:
+            with patient_producer(crew) as producer:
+                producer.send("numbers", str(number))
+            crew.wait(max_messages=1, until_empty=False, timeout_s=WAIT_S)
+            assert list(crew.results()) == [{"n": 3 * number}]
 
 
 def test_rows_of_a_target_are_read_from_the_table(broker: LocalBroker, here: Path) -> None:

@@ -105,6 +105,11 @@ def test_a_broker_of_somebody_else_is_never_consumed_from(shop: Path, tmp_path: 
             ours.until('"event": "running"')
             assert run(shop, "send", "-n", own[0], "-t", "orders", "for us").returncode == 0
             assert ours.stop() == 0
+        with Terminal(shop, "run", "shop", *RUN, "--embedded", "--set", f"broker.name_server_port={port}") as ours:
+            ours.until('"event": "running"')  # it is the same broker, though it has other ports
+            assert ours.stop() == 0
+        done = run(shop, "run", "shop", *RUN, "-n", ready["name_server"])
+        assert (done.returncode, "is of another cluster: the last run was at" in done.stderr) == (2, True), done.stderr
         lag = run(shop, "lag", "-n", ready["name_server"], "-g", "billing", "-t", "orders", "--json")
         assert json.loads(lag.stdout)["total"] == 1
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.client.routes import QUEUES_MAX, BrokerTable, default_route, queues_to_read, queues_to_write
+from rocketcrew.client.routes import QUEUES_MAX, BrokerTable, default_route, one_moved, queues_to_read, queues_to_write
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -77,3 +77,21 @@ def test_of_routes_that_name_one_broker_the_last_says_all_of_its_addresses():
     moved = TopicRouteData(broker_datas=(BrokerData("a", {0: "a:9"}),))
     assert dict(BrokerTable([ROUTE, moved]).ids("a")) == {0: "a:9"}
     assert dict(BrokerTable([moved, ROUTE]).ids("a")) == {0: "a:1", 1: "a:2"}
+
+
+@pytest.mark.parametrize(
+    ("now", "moved"),
+    [
+        ([BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:9"}, "c")], True),
+        ([BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:1"}, "c")], False),  # one of two has failed over
+        ([BrokerData("a", {0: "a:2"}, "c")], False),  # its slave has become the master
+        ([BrokerData("a", {0: "a:1"}, "other")], True),  # the address has had another owner since
+        ([BrokerData("a", {0: "a:1"}, None)], False),
+        ([BrokerData("x", {0: "x:1"}, "other")], False),  # no queue of it has the name of one of ours
+        ([], False),
+    ],
+)
+def test_brokers_of_the_same_names_are_others_where_none_has_an_address_that_it_had(now, moved):
+    before = [BrokerData("a", {0: "a:1", 1: "a:2"}, "c"), BrokerData("b", {0: "b:1"}, "c")]
+    found = one_moved(before, {data.broker_name: data for data in now})
+    assert found == ((before[0], now[0]) if moved else None)

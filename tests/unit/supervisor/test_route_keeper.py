@@ -244,7 +244,8 @@ class Known(Routes):
 
 def test_a_route_that_the_assignment_found_is_kept_for_the_next_start(tmp_path: Path) -> None:
     """The retry topic of a new group; a start without name servers would never see it."""
-    file = tmp_path / "routes.json"
+    file = tmp_path / "0" / "routes.json"
+    file.parent.mkdir()
     routes = Known()
 
     async def scene() -> None:
