@@ -51,7 +51,7 @@ from ..remoting.names import DEFAULT_TOPIC, MASTER_ID
 from ..remoting.queues import MessageQueue
 from .access import Access, NameServerList, access_to
 from .asking import refusal
-from .background import background
+from .background import Shared
 from .logs import get_logger
 from .name_servers import NOT_READY, NameServers
 from .remoting_client import Remoting
@@ -83,7 +83,7 @@ class _Question:
     """Of a route that is known: whoever joins it need not wait."""
     renews: bool = False
     """A route that is old: that it fails is logged. Else it only looks for a broker, or its caller hears of it."""
-    task: asyncio.Task[TopicRouteData] = field(init=False)
+    answer: Shared[TopicRouteData] = field(init=False)
     forgotten: bool = False
     """Its topic was, since then."""
     in_vain: bool = False
@@ -190,12 +190,11 @@ class Cluster:
     async def _answer(self, asked: _Question, what: str, timeout_s: float | None = None) -> TopicRouteData:
         """Wait for it as one of several: whoever gives up does not end it. Where `close` ends it UnreachableError is raised:
         nobody has cancelled the caller. TimedOutError after `timeout_s`; `what` is looked for."""
-        done, _ = await asyncio.wait((asked.task,), timeout=timeout_s)
-        if not done:
+        if not await asked.answer.ended(timeout_s):
             raise TimedOutError(what, "no name server has said in time where it is")
-        if asked.task.cancelled():
+        if asked.answer.task.cancelled():
             raise UnreachableError(what, "no name server has said where it is: closed by this client")
-        return asked.task.result()
+        return asked.answer.task.result()
 
     async def _known(self, entry: _Entry, wait_s: float) -> TopicRouteData:
         """What is known, renewed beside where it is old. (To wait for that would cost every send some seconds while the name
@@ -207,8 +206,7 @@ class Cluster:
         asked = self._question(entry.sought, beside=True)
         asked.renews = True
         if wait_s > 0 and age_s >= OVERDUE_POLLS * self._poll_interval_s and not self._is_silent:
-            done, _ = await asyncio.wait((asked.task,), timeout=wait_s)
-            asked.in_vain = not done and self.clock() - asked.asked_s >= IN_VAIN_S
+            asked.in_vain = not await asked.answer.ended(wait_s) and self.clock() - asked.asked_s >= IN_VAIN_S
             entry = self._entry(entry.sought[0]) or entry
         return entry.route
 
@@ -251,7 +249,7 @@ class Cluster:
         renewal = self._questions.get(entry.sought) if entry is not None else None
         for asked in (renewal, looked):
             if asked is not None:
-                await asyncio.wait((asked.task,))
+                await asked.answer.ended()
         entry = self._entry(topic)
         checked_s = entry.checked_s if entry is not None else self.clock()
         return checked_s if looked is None else max(checked_s, looked.asked_s)
@@ -270,7 +268,7 @@ class Cluster:
     async def settled(self, timeout_s: float = IN_VAIN_S) -> None:
         """Wait, so long at most, for the questions under way: their loop will stand still. Once for all of them."""
         if not self.is_settled:
-            await asyncio.wait([asked.task for asked in self._under_way], timeout=timeout_s)
+            await asyncio.wait([asked.answer.task for asked in self._under_way], timeout=timeout_s)
         for asked in self._under_way:  # also those that one of these has asked
             asked.in_vain = True
 
@@ -340,7 +338,7 @@ class Cluster:
     async def close(self) -> None:
         """Cancel lookups under way, for good. The connections are the remoting's."""
         self.is_closed = True
-        tasks = [asked.task for asked in self._under_way]
+        tasks = [asked.answer.task for asked in self._under_way]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -406,8 +404,8 @@ class Cluster:
             self._asked += 1
             asked = self._questions[sought] = _Question(self._asked, now_s, beside)
             self._under_way[asked] = sought
-            asked.task = background(self._find(sought, asked))
-            asked.task.add_done_callback(partial(self._answered, asked))
+            asked.answer = Shared(self._find(sought, asked))
+            asked.answer.task.add_done_callback(partial(self._answered, asked))
         return asked
 
     async def _find(self, sought: Sought, asked: _Question) -> TopicRouteData:

@@ -11,6 +11,7 @@ import asyncio
 
 from ..remoting.command import Command
 from ..remoting.frame import encode, encode_head
+from .background import Waiters
 
 _INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own."""
@@ -33,7 +34,7 @@ class Outbox:
         self._bytes = 0
         self._planned = False
         self._paused = False
-        self._room: asyncio.Future[None] | None = None
+        self._waiters = Waiters()
 
     @property
     def full(self) -> bool:
@@ -56,7 +57,7 @@ class Outbox:
         self._pieces.clear()
         self._bytes = 0
         self._paused = False
-        self._release()
+        self._waiters.wake()
 
     def pause(self) -> None:
         """The transport holds `high_bytes`."""
@@ -93,25 +94,15 @@ class Outbox:
             self._bytes = 0
             self.last_write_s = self._loop.time()
             _write_all(transport, pieces)
-        if self._room is not None and not self.full:
-            self._release()
+        if not self.full:
+            self._waiters.wake()
 
     async def wait_for_room(self, deadline_s: float) -> bool:
         """Wait until not `full` or closed; False when the deadline (loop time) came first."""
-        try:
-            async with asyncio.timeout_at(deadline_s):
-                while self.full:
-                    if self._room is None:
-                        self._room = self._loop.create_future()
-                    await asyncio.shield(self._room)
-        except TimeoutError:
-            return False
+        while self.full:
+            if not await self._waiters.wait(deadline_s - self._loop.time()):
+                return False
         return True
-
-    def _release(self) -> None:
-        if self._room is not None and not self._room.done():
-            self._room.set_result(None)
-        self._room = None
 
 
 def _write_all(transport: asyncio.Transport, pieces: list[bytes | bytearray | memoryview]) -> None:

@@ -29,7 +29,7 @@ from ..remoting.command import Command
 from ..remoting.errors import TimedOutError, UnreachableError, UsageError
 from .access import Access
 from .address import split_address
-from .background import background
+from .background import Shared
 from .bounds import ConnectionBounds
 from .connecting import connect, reason_of
 from .connection import Connection, PeerHandler, name_of_request
@@ -85,7 +85,7 @@ class Remoting:
         self._connections: dict[str, Connection] = {}
         self._replaced: set[Connection] = set()
         """Retired, and still with requests, when the next one to their address was made."""
-        self._connecting: dict[str, asyncio.Task[Connection | UnreachableError]] = {}
+        self._connecting: dict[str, Shared[Connection | UnreachableError]] = {}
         self._unheard_ms: dict[str, int] = {}
         """How long the next connection may wait for its first byte, by address, where the last one waited in vain."""
         self._process = OwnProcess("client")
@@ -214,7 +214,7 @@ class Remoting:
         self._closed = True
         if self._process.is_elsewhere:
             return
-        attempts = list(self._connecting.values())
+        attempts = [attempt.task for attempt in self._connecting.values()]
         for task in attempts:
             task.cancel()
         connections = [*self._connections.values(), *self._replaced]
@@ -235,21 +235,20 @@ class Remoting:
         split_address(address)
         if self._closed:
             raise UnreachableError(address, f"{name_of_request(code)} not sent: closed by this client")
-        task = self._connecting.get(address)
-        if task is None:
+        attempt = self._connecting.get(address)
+        if attempt is None:
             if len(self._connections) + len(self._connecting) >= CONNECTIONS_MAX:
                 raise UnreachableError(address, f"{CONNECTIONS_MAX} connections are open already")
-            task = self._connecting[address] = background(self._attempt(address))
-            task.add_done_callback(lambda _: self._connecting.pop(address, None))
+            attempt = self._connecting[address] = Shared(self._attempt(address))
+            attempt.task.add_done_callback(lambda _: self._connecting.pop(address, None))
         left_s = max(0.0, deadline_s - asyncio.get_running_loop().time())
-        done, _ = await asyncio.wait((task,), timeout=left_s)
-        if not done:
+        if not await attempt.ended(left_s):
             raise TimedOutError(
                 address, f"{name_of_request(code)} not sent: not connected within {left_s * 1000:.0f} ms"
             )
-        if task.cancelled():
+        if attempt.task.cancelled():
             raise UnreachableError(address, f"{name_of_request(code)} not sent: closed by this client")
-        result = task.result()
+        result = attempt.task.result()
         if isinstance(result, Connection):
             return result
         raise type(result)(address, f"{name_of_request(code)} not sent: {result.reason}")

@@ -129,6 +129,16 @@ def closed_port():
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.fixture
+def silent_port():
+    """An address of 127.0.0.1 that accepts nobody: its queue of connections is full."""
+    with socket.socket() as listener, socket.socket() as first:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        first.connect(listener.getsockname())
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
 class NoThreads(concurrent.futures.ThreadPoolExecutor):
     """As where a limit of processes is reached."""
 

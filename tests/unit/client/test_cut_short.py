@@ -108,3 +108,55 @@ def test_a_message_keeps_the_body_that_it_was_given(kind):
     message = OutgoingMessage(TOPIC, body)
     body[:] = b"two"
     assert message.body == b"one"
+
+
+class Counted(asyncio.Task):
+    """`looks`: at how many callbacks of their tasks those have looked that took one out."""
+
+    looks = 0
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self._callbacks_count = 0
+
+    def add_done_callback(self, *args, **options):
+        self._callbacks_count += 1
+        super().add_done_callback(*args, **options)
+
+    def remove_done_callback(self, callback):
+        Counted.looks += self._callbacks_count
+        self._callbacks_count -= 1
+        return super().remove_done_callback(callback)
+
+
+def first_sends(producer, _):
+    return lambda: producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=DEADLINE_MS)
+
+
+def routes_that_are_old(producer, address):
+    know(producer.cluster, address, age_s=1e6)
+    return lambda: producer.cluster.publish_route(TOPIC, wait_s=DEADLINE_MS / 1000)
+
+
+def connections(producer, address):
+    know(producer.cluster, address, age_s=0)
+    return first_sends(producer, address)
+
+
+def know(cluster, address, age_s):
+    route = TopicRouteData((QueueData("a", 4, 4, 6),), (BrokerData("a", {0: address}),))
+    cluster._keep(cluster._routes, (TOPIC,), route, learnt=0, checked_s=cluster.clock() - age_s)
+
+
+@pytest.mark.parametrize("waits", [first_sends, routes_that_are_old, connections])
+async def test_whoever_of_many_gives_up_a_wait_does_not_look_at_all_the_others(make_peer, silent_port, waits):
+    asyncio.get_running_loop().set_task_factory(lambda loop, coro, **options: Counted(coro, loop=loop, **options))
+
+    async def looks(count):
+        async with make_peer() as silent, Producer(silent.address, send_timeout_ms=0) as producer:
+            before, wait = Counted.looks, waits(producer, silent_port)
+            await asyncio.gather(*(wait() for _ in range(count)), return_exceptions=True)
+            return Counted.looks - before
+
+    few, many = await looks(50), await looks(200)
+    assert many <= 4 * few

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import socket
 import subprocess
 import sys
 import warnings
@@ -23,16 +22,6 @@ from .conftest import DEADLINE_S, PATIENT_MS
 
 GROUP = "never-closed"
 MESSAGE = OutgoingMessage("orders", b"x")
-
-
-@pytest.fixture
-def silent_port():
-    """An address of 127.0.0.1 that accepts nobody: its queue of connections is full."""
-    with socket.socket() as listener, socket.socket() as first:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        first.connect(listener.getsockname())
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 def warned(use):
