@@ -79,11 +79,15 @@ class Shared(Generic[T]):
 
 async def take_each(*steps: Callable[[], Awaitable[None]]) -> None:
     """Take each step, in this order, whatever an earlier one raises. Raises at the end: a cancellation (or what else is no
-    Exception) where there was one, as who has asked for it waits for it, else the first error; the others are logged."""
+    Exception) where there was one, as who has asked for it waits for it, else the first error; the others are logged.
+
+    Where its loop is dropped in the middle of one, the others are not taken: there is nothing that they could wait in."""
     raised: list[BaseException] = []
     for step in steps:
         try:
             await step()
+        except GeneratorExit:
+            raise
         except BaseException as error:  # noqa: BLE001 - raised below
             raised.append(error)
     if not raised:

@@ -17,9 +17,12 @@ from typing import Any, Generic, Protocol, TypeVar
 import uvloop
 
 from ..remoting.errors import UsageError
+from .logs import get_logger
 from .own_process import OwnProcess, allocate_lock
 
 T = TypeVar("T")
+
+_log = get_logger("rocketcrew.client")
 
 
 class Runner(Protocol):
@@ -64,6 +67,8 @@ class LoopThread:
         """Those that somebody waits for: the loop may stop before it comes to one."""
         self._submitted: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
         """Futures that are not done, for the same reason."""
+        self._ended_by = ""
+        """What was raised through it, in words."""
         if starts:
             try:
                 self.start()
@@ -85,7 +90,11 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-        finally:  # also where a SystemExit of a callback, say, has ended it
+        except BaseException as error:  # a SystemExit of a callback, say: it ends the thread, in silence
+            self._ended_by = f"{type(error).__name__}({error})"
+            _log.warning("loop_ended", thread=self._name, error=self._ended_by, effect="what was under way is cut off")
+            raise
+        finally:
             try:
                 self._end_tasks()
             finally:
@@ -199,7 +208,8 @@ class LoopThread:
             raise self._ended() from None
 
     def _ended(self) -> UsageError:
-        return UsageError(f"this call comes too late: what it needs is closed ({self._name})")
+        why = f"was ended by {self._ended_by}, raised in its thread" if self._ended_by else "is closed"
+        return UsageError(f"this call comes too late: what it needs {why} ({self._name})")
 
     def close(self) -> None:
         """End the loop and its thread; what still ran is cancelled. In a fork, nothing. Raises UsageError in the thread."""

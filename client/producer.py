@@ -237,10 +237,7 @@ class Producer:
             return
         self._enter()
         self._closed = True
-        try:
-            await self.wait_for_sends(closing=True)
-        finally:  # also where the wait was cancelled
-            await self._leave()
+        await take_each(lambda: self.wait_for_sends(closing=True), self._leave)
 
     async def wait_for_sends(self, *, closing: bool) -> None:
         """Wait for the sends under way, at most `send_timeout_ms`; a warning says how many are left. When closing, none
@@ -371,7 +368,7 @@ class Producer:
         """
         check_transaction(message, execute)
         with self._under_way:
-            result = await self.send_half(message, timeout_ms=timeout_ms)
+            result = await self._send_half(message, timeout_ms)
             state, error = state_without_execution(result.status), None
             if state is None:
                 try:
@@ -387,8 +384,9 @@ class Producer:
     ) -> SendResult:
         """As `send_half`, and `close` waits for the transaction as for a send, until `transaction_over`, which has to be
         called with the same token, whatever this one raises."""
+        self.refuse_without_check()
         self._under_way.begin(token)
-        return await self.send_half(message, timeout_ms=timeout_ms)
+        return await self._send_half(message, timeout_ms)
 
     def transaction_over(self, token: object) -> None:
         """One that `begin_transaction` has begun, or was to begin: who is interrupted does not know."""
@@ -396,13 +394,20 @@ class Producer:
 
     async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
         """The first half of `send_in_transaction`, for those who end the transaction themselves."""
+        with self._under_way:
+            return await self._send_half(message, timeout_ms)
+
+    async def _send_half(self, message: OutgoingMessage, timeout_ms: int | None) -> SendResult:
+        self.refuse_without_check()
+        with self._spans.sending(message, kind="transaction") as sending:
+            half = prepare_half(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+            return sending.sent(await self._sender.send(half, self._timeout(timeout_ms), None))
+
+    def refuse_without_check(self) -> None:
         if self._check_back is None:
             raise UsageError(
                 "transaction messages need a check: Producer(..., check=function) says what became of a transaction"
             )
-        with self._under_way, self._spans.sending(message, kind="transaction") as sending:
-            half = prepare_half(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
-            return sending.sent(await self._sender.send(half, self._timeout(timeout_ms), None))
 
     async def end_transaction(
         self,

@@ -225,6 +225,7 @@ class SyncProducer:
     ) -> TransactionSendResult:
         """As `Producer.send_in_transaction`; `execute` is called in this thread, `check` later in another."""
         check_transaction(message, execute)
+        self._producer.refuse_without_check()
         token = object()
         try:
             result = self._call(lambda producer: producer.begin_transaction(message, token, timeout_ms=timeout_ms))
@@ -278,8 +279,11 @@ class SyncProducer:
             self._unclosed.detach()
         try:
             works.runner.run(works.producer.close())
+        except (UsageError, concurrent.futures.CancelledError):
+            if not (isinstance(works.runner, LoopThread) and works.runner.is_closed):
+                raise  # else a callback's SystemExit, say, has ended it: there is nothing to close any more
         finally:
-            works.runner.close()
+            _cut(works)
 
     def _call(self, call: Callable[[Producer], Coroutine[Any, Any, T]]) -> T:
         works = self._enter()
@@ -369,11 +373,7 @@ class SyncProducer:
         """The next call begins with a loop and a producer that are new; it makes them, as a second signal may come here."""
         if self._works is works:
             self._works = None
-        if not isinstance(works.runner, LoopThread):
-            works.producer.abandon()
-        elif not works.runner.is_closed:
-            works.runner.call(works.producer.abandon)
-        works.runner.close()
+        _cut(works)
 
     async def _notice_lost_connections(self, producer: Producer) -> None:
         producer.cluster.remoting.close_idle(self._idle_ms)
@@ -388,6 +388,16 @@ class _Works(NamedTuple):
 
     producer: Producer
     runner: Runner
+
+
+def _cut(works: _Works) -> None:
+    """End its connections, if there are any left, then its loop."""
+    if isinstance(works.runner, LoopThread) and not works.runner.is_closed:
+        with contextlib.suppress(UsageError):  # it has ended just now
+            works.runner.call(works.producer.abandon)
+    else:
+        works.producer.abandon()
+    works.runner.close()
 
 
 _threads: weakref.WeakSet[_ProducerThread] = weakref.WeakSet()

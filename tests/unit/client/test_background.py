@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from rocketcrew.client.background import take_each
+from rocketcrew.client.producer import Producer
 
 
 async def test_each_step_of_an_end_is_taken_whatever_another_raises() -> None:
@@ -52,3 +53,33 @@ async def test_a_cancellation_comes_out_whatever_other_steps_raise_and_else_the_
     said = capsys.readouterr().err
     assert [what in said for what in ("ValueError: later", "ValueError: before", "ValueError: second")] == [True] * 3
     assert "ValueError: first" not in said
+
+
+def test_where_the_loop_is_dropped_in_the_middle_of_an_end_no_other_step_is_taken() -> None:
+    taken: list[str] = []
+
+    async def waits() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            taken.append("cut")
+
+    async def later() -> None:
+        taken.append("later")
+        await asyncio.sleep(0)
+
+    end = take_each(waits, later)
+    end.send(None)
+    end.close()
+    assert taken == ["cut"]
+
+
+def test_nor_of_the_end_of_a_producer() -> None:
+    async def begin() -> None:
+        producer = Producer("127.0.0.1:1")
+        producer.start()
+        end = producer.close()
+        end.send(None)
+        end.close()
+
+    asyncio.run(begin())

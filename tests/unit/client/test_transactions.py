@@ -479,3 +479,18 @@ def test_close_does_not_wait_for_a_check_that_runs():
         producer.close()
         assert not over.is_set()
         go_on.set()
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_without_a_check_a_transaction_is_refused_before_it_begins(served, background):
+    with SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=background) as producer:
+        with pytest.raises(UsageError, match="transaction messages need a check"):
+            producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: COMMIT)
+        assert producer._works is None
+
+
+async def test_nor_does_one_whose_caller_ends_it_himself():
+    async with Producer("127.0.0.1:1", send_timeout_ms=PATIENT_MS) as producer:
+        with pytest.raises(UsageError, match="transaction messages need a check"):
+            await producer.begin_transaction(OutgoingMessage(TOPIC, b"x"), object())
+        assert await producer._under_way.ended(0, closing=False) == 0
