@@ -139,6 +139,11 @@ class LoopThread:
         return self._loop.is_closed()
 
     @property
+    def owes(self) -> int:
+        """How many calls others wait for, or have the future of."""
+        return len(self._calls) + len(self._submitted)
+
+    @property
     def is_here(self) -> bool:
         """Whether the caller is in this very thread."""
         try:

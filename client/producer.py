@@ -11,7 +11,6 @@ transactions to be asked about; the routes renewed if the cluster is the produce
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -67,6 +66,7 @@ from .transactions import (
     send_end,
     state_without_execution,
 )
+from .under_way import UnderWay
 from .validation import check_group
 
 __all__ = ["Producer", "SendResult", "SendStatus"]
@@ -173,7 +173,7 @@ class Producer:
         self.process = OwnProcess("producer")
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the first call
         self._ids: UniqueIds | None = None  # made with the first one: before it the producer may cross a fork
-        self._under_way = _UnderWay()
+        self._under_way = UnderWay(IN_FLIGHT_MAX)
         self._stop_serving: Callable[[], object] = lambda: None
         trace = taken["trace"]
         self._trace = ProducerTrace(cluster, group, trace, self._next_id, now_ms) if trace else None
@@ -227,9 +227,9 @@ class Producer:
             self._presence.repeat(self._sender.probe, PROBE_INTERVAL_MS)
 
     async def close(self) -> None:
-        """Wait for the sends under way, at most the producer's `send_timeout_ms`, and begin none (a `send_many` ends with an
-        error then); leave the group on the brokers in use, and close the connections if they are the producer's own.
-        Idempotent; in a fork of the process that uses it, nothing. Raises UsageError in another loop."""
+        """Wait for the sends under way, until none has ended well for the producer's `send_timeout_ms`, and begin none (a
+        `send_many` ends with an error then); leave the group on the brokers in use, and close the connections if they are
+        the producer's own. Idempotent; in a fork of the process that uses it, nothing. Raises UsageError in another loop."""
         if self._closed:
             return
         if self.process.is_elsewhere:
@@ -240,11 +240,14 @@ class Producer:
         await take_each(lambda: self.wait_for_sends(closing=True), self._leave)
 
     async def wait_for_sends(self, *, closing: bool) -> None:
-        """Wait for the sends under way, at most `send_timeout_ms`; a warning says how many are left. When closing, none
-        begins any more."""
+        """Wait for the sends under way, until none has ended well for `send_timeout_ms`; a warning says how many are left,
+        and how many have failed meanwhile. When closing, none begins any more."""
         left = await self._under_way.ended(self.send_timeout_ms / 1000, closing=closing)
-        if left:
-            _log.warning("closed_with_sends_under_way", group=self.group, sends=left, waited_ms=self.send_timeout_ms)
+        if any(left):
+            self.warn_of_sends(**left._asdict(), waited_ms=self.send_timeout_ms)
+
+    def warn_of_sends(self, **said: object) -> None:
+        _log.warning("closed_with_sends_under_way", group=self.group, **said)
 
     def abandon(self) -> None:
         """Cut the connections, and be closed: for what was interrupted in the middle of anything."""
@@ -283,7 +286,33 @@ class Producer:
         Raises UsageError when the message cannot be sent as it is, BrokerError when it was refused,
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
-        with self._under_way, self._spans.sending(as_message(message, body, fields)) as sending:
+        with self._under_way:
+            return await self._send(as_message(message, body, fields), timeout_ms, selector)
+
+    async def send_in_turn(
+        self,
+        message: OutgoingMessage | str,
+        body: Body | None = None,
+        *,
+        timeout_ms: int | None = None,
+        selector: QueueSelector | None = None,
+        **fields: Unpack[MessageFields],
+    ) -> SendResult:
+        """As `send`, for callers who begin many and wait for none: IN_FLIGHT_MAX run at once, and the time of each begins
+        with its turn."""
+        self._enter()  # before it waits, maybe in the wrong loop
+        given = as_message(message, body, fields)
+        with self._under_way:
+            await self._under_way.take_lane()
+            try:
+                return await self._send(given, timeout_ms, selector)
+            finally:
+                self._under_way.leave_lane()
+
+    async def _send(
+        self, message: OutgoingMessage, timeout_ms: int | None, selector: QueueSelector | None
+    ) -> SendResult:
+        with self._spans.sending(message) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
@@ -470,55 +499,6 @@ class Producer:
             ip = self.cluster.client_id.partition("@")[0]
             ids = self._ids = UniqueIds(ip_for_ids(ip), os.getpid(), self.cluster.random.getrandbits(32))
         return ids.next(self._now_ms())
-
-
-class _UnderWay:
-    """The sends that have begun and not ended, each a `with` block or a token."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._tokens: set[object] = set()
-        self._closing = False
-        self._none_left: asyncio.Event | None = None
-
-    def __enter__(self) -> None:
-        self._refuse_closed()
-        self._count += 1
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-        self._tell()
-
-    def begin(self, token: object) -> None:
-        self._refuse_closed()
-        self._tokens.add(token)
-
-    def over(self, token: object) -> None:
-        """Of no effect where it has not begun."""
-        self._tokens.discard(token)
-        self._tell()
-
-    async def ended(self, timeout_s: float, *, closing: bool) -> int:
-        """Wait for them, at most so long; how many are left. When closing, none begins any more."""
-        await asyncio.sleep(0)  # tasks that were made a moment ago begin
-        self._closing = self._closing or closing
-        if self._left():
-            self._none_left = self._none_left or asyncio.Event()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._none_left.wait(), timeout_s)
-        return self._left()
-
-    def _refuse_closed(self) -> None:
-        if self._closing:
-            raise UsageError("this producer is closed: make a new one")
-
-    def _left(self) -> int:
-        return self._count + len(self._tokens)
-
-    def _tell(self) -> None:
-        if self._none_left is not None and not self._left():
-            self._none_left.set()
-            self._none_left = None
 
 
 def _own_group(group: str) -> str:

@@ -203,17 +203,18 @@ class SyncProducer:
         selector: QueueSelector | None = None,
         **fields: Unpack[MessageFields],
     ) -> concurrent.futures.Future[SendResult]:
-        """As `send`, without waiting: the future has the result or the error. Needs `background=True`."""
+        """As `send`, without waiting: the future has the result or the error. IN_FLIGHT_MAX are under way at once; the others
+        are kept until it is their turn, and their time begins then. Needs `background=True`."""
         if not self._background or self._closed:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
         producer, runner = self._enter()
-        assert isinstance(runner, LoopThread)
+        assert isinstance(runner, _ProducerThread)
         with contextlib.suppress(UsageError, TypeError):  # else the future has it
             # Here and now: the body may be a bytearray, with which the caller goes on.
             message, body, fields = as_message(message, body, fields), None, {}
-        sent = runner.submit(producer.send(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
+        sent = runner.submit(producer.send_in_turn(message, body, timeout_ms=timeout_ms, selector=selector, **fields))
         if _waited_at_exit.is_set() and not runner.is_here:  # nobody else waits for it any more
-            concurrent.futures.wait([sent], (timeout_ms or producer.send_timeout_ms) / 1000 + BUSY_S)
+            _wait_for({sent: runner}, timeout_ms or producer.send_timeout_ms)
         return sent
 
     def send_in_transaction(
@@ -258,9 +259,9 @@ class SyncProducer:
         return self._call(lambda producer: producer.recall(topic, recall_handle))
 
     def close(self) -> None:
-        """Wait for what `send_async` has begun and other threads send, at most `send_timeout_ms`; what is not sent by then is
-        cancelled, and a warning says how many. Send what is buffered, leave the group, close the connections. Idempotent; in
-        a fork of the process that has used it, nothing.
+        """Wait for what `send_async` has begun and other threads send, until none has ended well for `send_timeout_ms`; what
+        is not sent by then is cancelled, and a warning says how many. Send what is buffered, leave the group, close the
+        connections. Idempotent; in a fork of the process that has used it, nothing.
         """
         if self._producer.process.is_elsewhere:
             return
@@ -443,12 +444,28 @@ def wait_at_exit() -> None:
     Ctrl-C ends it."""
     _waited_at_exit.set()
     running = [thread for thread in _threads if not (thread.is_closed or thread.process.is_elsewhere)]
-    if running:
-        time_ms = max(thread.producer.send_timeout_ms for thread in running)
-        try:
-            concurrent.futures.wait([thread.under_way() for thread in running], time_ms / 1000 + BUSY_S)
-        except KeyboardInterrupt:
-            _log.warning("interrupted_at_exit", effect="what is under way is cut off and may not be sent")
+    try:
+        timeout_ms = max((thread.producer.send_timeout_ms for thread in running), default=0)
+        _wait_for({thread.under_way(): thread for thread in running}, timeout_ms, own=1)
+    except KeyboardInterrupt:
+        _log.warning("interrupted_at_exit", effect="what is under way is cut off and may not be sent")
+
+
+def _wait_for(
+    waited: dict[concurrent.futures.Future[Any], _ProducerThread], timeout_ms: float, *, own: int = 0
+) -> None:
+    """Until these have ended. A loop gives up by itself what does not get on, but it may stand still: those that have brought
+    nothing to an end in this time are given up, with a warning each. `own`: how many calls of each are not the user's."""
+    patience_s = timeout_ms / 1000 + BUSY_S
+    while waited:
+        owed = sum(thread.owes for thread in waited.values())
+        _, left = concurrent.futures.wait(waited, patience_s)
+        if left and sum(thread.owes for thread in waited.values()) >= owed:
+            for thread in map(waited.__getitem__, left):
+                if sends := thread.owes - own:
+                    thread.producer.warn_of_sends(sends=sends, failed=0, waited_ms=round(patience_s * 1000))
+            return
+        waited = {future: waited[future] for future in left}
 
 
 class _CallRunner:

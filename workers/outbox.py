@@ -113,7 +113,7 @@ class Outbox:
 async def _error_of(producer: Producer, one: Send) -> SendError | None:
     """Send it; why it was not sent."""
     try:
-        await producer.send(one.message, selector=by_key(one.order_key) if one.order_key else None)
+        await producer.send_in_turn(one.message, selector=by_key(one.order_key) if one.order_key else None)
     except Exception as cause:  # noqa: BLE001  the message fails that it came from
         error = SendError(f"a message for topic {one.message.topic} was not sent: {cause}")
         error.__cause__ = cause

@@ -23,6 +23,7 @@ from rocketcrew.client.send_result import SendStatus
 from rocketcrew.client.sending import SendRules
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.client.transactions import CheckBack, LocalTransactionState
+from rocketcrew.client.under_way import Left
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
@@ -441,7 +442,7 @@ def test_close_does_not_wait_for_a_transaction_that_was_interrupted(served, caps
             with pytest.raises(Interrupted):
                 producer.send_in_transaction(OutgoingMessage(TOPIC, b"x"), lambda *_: COMMIT)
             runner = producer._works.runner
-            assert runner.run(producer._works.producer._under_way.ended(0, closing=False)) == 0
+            assert runner.run(producer._works.producer._under_way.ended(0, closing=False)) == Left(0, 0)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert "closed_with_sends_under_way" not in capsys.readouterr().err
@@ -493,4 +494,4 @@ async def test_nor_does_one_whose_caller_ends_it_himself():
     async with Producer("127.0.0.1:1", send_timeout_ms=PATIENT_MS) as producer:
         with pytest.raises(UsageError, match="transaction messages need a check"):
             await producer.begin_transaction(OutgoingMessage(TOPIC, b"x"), object())
-        assert await producer._under_way.ended(0, closing=False) == 0
+        assert await producer._under_way.ended(0, closing=False) == Left(0, 0)

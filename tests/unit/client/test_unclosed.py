@@ -234,3 +234,21 @@ producer.send_async("orders", b"x")
         said = ended(script, broker.name_server)
     assert "interrupted_at_exit" in said
     assert "Traceback" not in said
+
+
+def test_a_loop_that_somebody_keeps_busy_is_not_waited_for_and_what_it_leaves_is_told_by_its_number(served):
+    script = """
+import sys, threading
+from rocketcrew import SyncProducer
+class Holds:
+    def before_send(self, context):
+        threading.Event().wait()
+    def after_send(self, context):
+        pass
+producer = SyncProducer(sys.argv[1], send_timeout_ms=50, hooks=[Holds()], background=True)
+for number in range(20):
+    producer.send_async("orders", b"%d" % number, timeout_ms=60_000)
+"""
+    (line,) = ended(script, served.broker.name_server).splitlines()
+    assert "closed_with_sends_under_way" in line
+    assert "sends=20" in line
