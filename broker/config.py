@@ -47,7 +47,7 @@ class BrokerConfig:
     name_server_port: int = 9876
     port: int = 10911
     dir: str = ".rocketcrew/broker"
-    name: str = "broker-a"
+    name: str = "embedded"  # the genuine one most often has broker-a, and a table tells queues apart by this name
     cluster: str = "DefaultCluster"
     message_delay_level: str = DELAY_LEVELS
     acl_file: str = ""  # accounts (acl.py); "" lets everybody do everything

@@ -1,10 +1,12 @@
-"""Data folders that are not served, and why: what only some genuine brokers write, and a store that is being converted.
+"""Data folders that are not served, and why: what only some genuine brokers write, a store that is being converted, and one
+of a broker with another name.
 
 Nothing here changes a folder.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..remoting.errors import UsageError
@@ -41,6 +43,16 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
+def refuse_other_name(folder: str, name: str, made_by: Sequence[str]) -> None:
+    """Raise UsageError when brokers of other names made the data folder, and none of this one."""
+    if made_by and name not in made_by:
+        raise UsageError(
+            f"broker data folder {folder} is of the broker {', '.join(made_by)}, and this one is {name}: members and tables know"
+            " queues by their broker's name, and would take these for others. Give the folder's name (--set"
+            f" broker.name={made_by[-1]}), or use another folder"
+        )
+
+
 CONVERTING, CONVERTED = ".converting", "converted"
 """What `broker convert` puts after the folder's name for the store that it makes, and a file in that one: it is whole."""
 
@@ -55,4 +67,4 @@ def refuse_half_converted(folder: Path) -> None:
         )
 
 
-__all__ = ["CONVERTED", "CONVERTING", "refuse_foreign", "refuse_half_converted"]
+__all__ = ["CONVERTED", "CONVERTING", "refuse_foreign", "refuse_half_converted", "refuse_other_name"]

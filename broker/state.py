@@ -47,6 +47,7 @@ from .pop_table import InFlight, Key
 from .pops import POPS_JOURNAL, POPS_TABLE, Pops, pop_retry_topic
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
+from .refused_folders import refuse_other_name
 from .request_modes import MODES_TABLE, RequestModes
 from .retention import HOLD_MS, AgeGuard
 from .storage import Storage, StorageError
@@ -180,6 +181,7 @@ class BrokerState:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
+        refuse_other_name(self.config.dir, self.config.name, self.topics.made_by)
         removals, damaged_topics = self.topics.replay(whole_lines(self._journal))
         if damaged_topics:  # any topic may have been in them
             known = False

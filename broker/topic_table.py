@@ -67,6 +67,11 @@ def system_topics(broker: str, cluster: str, delay_levels: int, auto_create: boo
     return topics
 
 
+def _is_of_broker(topic: TopicConfig) -> bool:
+    """Whether it looks like the topic of a broker's name, as `system_topics` and genuine brokers make it."""
+    return bool(topic.perm & PERM_INHERIT) and topic.read_queue_nums == topic.write_queue_nums == 1
+
+
 class TopicTable:
     """All topics by name; `changes` grows with every change."""
 
@@ -75,6 +80,8 @@ class TopicTable:
         self.changed_ms = 0
         self._topics = {topic.topic_name: topic for topic in system}
         self._system = frozenset(self._topics)
+        self.made_by: list[str] = []
+        """The brokers that had the table which was loaded, by the topic that each makes of its own name."""
         self._text = TableText("topicConfigTable")
 
     def __len__(self) -> int:
@@ -168,6 +175,6 @@ class TopicTable:
         loaded = TopicConfigTable.decode(text)
         self.changes = loaded.data_version.counter
         self.changed_ms = loaded.data_version.timestamp
-        for name, topic in loaded.topic_config_table.items():
-            if name not in self._system:
-                self._topics[name] = topic
+        every = loaded.topic_config_table
+        self.made_by = sorted(name for name, topic in every.items() if _is_of_broker(topic))
+        self._topics |= {name: topic for name, topic in every.items() if name not in self._system}

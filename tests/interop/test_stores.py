@@ -44,6 +44,8 @@ from rocketcrew.remoting.headers import EndTransaction, PullRequest
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
 
+NAME = "broker-a"
+"""The tests' genuine broker has it, and a folder keeps the name that it was made with."""
 TOPIC, GROUP = "from-a-genuine-broker", "its-group"
 MESSAGES = 3_000
 SEGMENT_BYTES = 1 << 20
@@ -55,7 +57,7 @@ def body_of(number: int) -> bytes:
 
 
 async def ends_of(cluster: Cluster) -> list[int]:
-    return [await Operations(cluster).max_offset(MessageQueue(TOPIC, "broker-a", queue_id)) for queue_id in range(4)]
+    return [await Operations(cluster).max_offset(MessageQueue(TOPIC, NAME, queue_id)) for queue_id in range(4)]
 
 
 def read(core: BrokerCore, topic: str, queue_id: int) -> list[StoredMessage]:
@@ -84,7 +86,7 @@ def test_a_killed_genuine_store_is_read_whole(kind: Kind, tmp_path: Path) -> Non
     assert len(list((store / "commitlog").iterdir())) >= 3, "several segments, and BLANKs between them"
     for _ in range(2):  # as it was left, and after our own kill
         storage = DiskStorage(store)
-        core = BrokerCore(BrokerConfig(message_delay_level=" ".join(["1s"] * 18)), storage)
+        core = BrokerCore(BrokerConfig(name=NAME, message_delay_level=" ".join(["1s"] * 18)), storage)
         found = [read(core, TOPIC, queue_id) for queue_id in range(4)]
         numbers = sorted(int(message.body[:6]) for messages in found for message in messages)
         assert all(len(messages) >= end for messages, end in zip(found, ends, strict=True))
@@ -98,7 +100,7 @@ def test_a_killed_genuine_store_is_read_whole(kind: Kind, tmp_path: Path) -> Non
     report = check(storage)
     assert (report.damaged, report.torn_bytes, report.tables) == ([], 0, {})
     storage.abandon()
-    converted = BrokerConfig(mapped_file_size_commit_log=2 * SEGMENT_BYTES)
+    converted = BrokerConfig(name=NAME, mapped_file_size_commit_log=2 * SEGMENT_BYTES)
     assert convert(store, converted, time.time_ns() // 1_000_000).records >= MESSAGES
     storage = DiskStorage(store)
     core = BrokerCore(replace(converted, message_delay_level=" ".join(["1s"] * 18)), storage)
@@ -125,7 +127,7 @@ def test_what_a_genuine_broker_had_to_do_yet_is_done_by_ours(version: str, how: 
     """An open transaction is asked for and can be committed, those that ended are over, a delayed message is delivered."""
     need_jars(version)
     with run_site(version, tmp_path) as site:
-        site.make_whole("broker-a", settings=WAITING)
+        site.make_whole(NAME, settings=WAITING)
         site.create_topic(TOPIC, 1)
 
         async def end_of_ops(cluster: Cluster) -> int:  # asked for directly: of 4.9 brokers this topic has no route
@@ -148,9 +150,9 @@ def test_what_a_genuine_broker_had_to_do_yet_is_done_by_ours(version: str, how: 
             site.broker().kill()
         else:
             site.broker().stop(WAIT_S)
-    storage = DiskStorage(tmp_path / "broker-a" / "store")
+    storage = DiskStorage(tmp_path / NAME / "store")
     now_ms = time.time_ns() // 1_000_000
-    config = BrokerConfig(message_delay_level="1h 2h", flush="async")
+    config = BrokerConfig(name=NAME, message_delay_level="1h 2h", flush="async")
     core = BrokerCore(config, storage, now_ms=now_ms)
     assert [message.body for message in read(core, TOPIC, 0)] == [COMMITTED]
     (question,) = list(core.state.transactions.due(now_ms + HOUR_MS, core.state.store))
@@ -182,7 +184,7 @@ def run_ours(folder: Path, end: signal.Signals, topic: str) -> Iterator[tuple[st
     """Our broker on this store: the addresses of name server and broker. In the end the table on the disk has the topic, as a
     genuine broker reads no journal of ours, and the broker is ended by the signal."""
     name_server_port, port = free_ports(2)
-    settings = {"name_server_port": name_server_port, "port": port, "dir": folder,
+    settings = {"name": NAME, "name_server_port": name_server_port, "port": port, "dir": folder,
                 "mapped_file_size_commit_log": SEGMENT_BYTES}  # fmt: skip
     words = [word for name, value in settings.items() for word in ("--set", f"broker.{name}={value}")]
     child = Child("broker", ["broker", *words], log=folder.parent / "ours.log")
@@ -207,7 +209,7 @@ def make_our_store(folder: Path, end: signal.Signals) -> None:
 
         async def commit(cluster: Cluster) -> None:
             for queue_id, offset in enumerate(KEPT):
-                mq = MessageQueue(OURS, "broker-a", queue_id)
+                mq = MessageQueue(OURS, NAME, queue_id)
                 await Operations(cluster).update_consumer_offset(KEPT_GROUP, mq, offset)
 
         run_with_cluster(name_server, prepare)
@@ -241,12 +243,12 @@ def test_our_store_is_read_whole_by_a_genuine_broker(
     assert len(list((store / "commitlog").iterdir())) >= 3
     if how == "converted":
         segment_bytes = 2 * SEGMENT_BYTES
-        config = BrokerConfig(mapped_file_size_commit_log=segment_bytes)
+        config = BrokerConfig(name=NAME, mapped_file_size_commit_log=segment_bytes)
         assert convert(store, config, time.time_ns() // 1_000_000).records == len(NUMBERS)
     settings = f"mappedFileSizeCommitLog={segment_bytes}\n{OUR_FILES}"
 
     async def kept(cluster: Cluster) -> list[int | None]:
-        queues = [MessageQueue(OURS, "broker-a", queue_id) for queue_id in range(4)]
+        queues = [MessageQueue(OURS, NAME, queue_id) for queue_id in range(4)]
         return [await Operations(cluster).query_consumer_offset(KEPT_GROUP, mq) for mq in queues]
 
     wanted = {number: 2 * (number % 50 == 7) for number in NUMBERS if number % 1000 != 999}
@@ -286,11 +288,11 @@ def test_what_our_broker_had_to_do_yet_is_done_by_a_genuine_one(version: str, ho
         return LocalTransactionState.COMMIT_MESSAGE
 
     async def bodies(cluster: Cluster) -> list[bytes]:
-        operations, mq = Operations(cluster), MessageQueue(TOPIC, "broker-a", 0)
+        operations, mq = Operations(cluster), MessageQueue(TOPIC, NAME, 0)
         address, found = await cluster.address_of(mq), list[bytes]()
         while len(found) < await operations.max_offset(mq):
             header = PullRequest(
-                "reader", TOPIC, 0, len(found), 32, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG", broker_name="broker-a"
+                "reader", TOPIC, 0, len(found), 32, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG", broker_name=NAME
             )
             result = parse_pull(await operations.pull(address, header), address)
             found += [message.body for message in decode_messages(bytes(result.body))]

@@ -111,7 +111,7 @@ def shows_what_happens(browser: Browser, folder: Path, name_server: str, url: st
         browser.until(text("workers") + f".includes('{worker['worker_id']}')")
     browser.until(text("deaths") + ".startsWith('Deaths: crashed 1. ')")
     for part, words in {
-        "tiles": ("2 of 2",), "queues": ("orders", "broker-a"), "loader": ("50", "commit"),
+        "tiles": ("2 of 2",), "queues": ("orders", "embedded"), "loader": ("50", "commit"),
         "errors": ("the stock is not known yet", "a retry", "no such customer", "crashed 1 workers", "a dead letter"),
         "failed": ("dead letters",), "faults": ("message_dead_lettered", "no such customer"),
     }.items():  # fmt: skip

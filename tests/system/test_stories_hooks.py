@@ -96,7 +96,7 @@ def test_each_hook_hears_of_its_events(tmp_path: Path) -> None:
     events = lines(heard)
     (started,) = [event for event in events if "client_id" in event]
     assert (started["group"], started["topics"]) == ("billing", ["orders"])
-    assert any(["orders", "broker-a", 0] in event["added"] for event in events if "added" in event)
+    assert any(["orders", "embedded", 0] in event["added"] for event in events if "added" in event)
     letters = {event.get("cause", "deaths"): event for event in events if "offset" in event}
     assert all(letter["topic"] == "orders" for letter in letters.values())
     assert any("not this one" in str(letter.get("error")) for letter in letters.values())

@@ -100,7 +100,7 @@ def test_what_is_misspelt_is_one_sentence(cluster: Cluster) -> None:
         (
             ("skip", "-g", "billing", "-t", "orders", "--queue", "7"),
             2,
-            "no such queue; it has --broker broker-a --queue 0",
+            "no such queue; it has --broker embedded --queue 0",
         ),
         (("clone-offsets", "biling", "copy"), 1, "did you mean billing?"),
         (("clone-offsets", "copy", "copy"), 2, "copy is both groups"),

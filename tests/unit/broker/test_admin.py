@@ -74,7 +74,7 @@ def test_topics(broker):
     topic = TopicConfig.decode(answer.body)
     assert (topic.read_queue_nums, topic.attributes) == (5, {"b": "2"})
     table = TopicConfigTable.decode(broker.call(RequestCode.GET_ALL_TOPIC_CONFIG).body)
-    assert {"T", "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "broker-a", "DefaultCluster"} <= {
+    assert {"T", "TBW102", "SCHEDULE_TOPIC_XXXX", "BenchmarkTest", "embedded", "DefaultCluster"} <= {
         *table.topic_config_table
     }
     broker.crash()
@@ -354,12 +354,12 @@ def test_statistics(broker):
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 1, 2))
     stats = TopicStats.decode(broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("T")).body)
     assert len(stats.offset_table) == 4
-    busy = stats.offset_table[MessageQueue("T", "broker-a", 1)]
+    busy = stats.offset_table[MessageQueue("T", "embedded", 1)]
     assert (busy.min_offset, busy.max_offset, busy.last_update_timestamp) == (0, 3, broker.now_ms)
     assert broker.call(RequestCode.GET_TOPIC_STATS_INFO, TopicName("no")).code == ResponseCode.TOPIC_NOT_EXIST
     progress = ConsumeStats.decode(broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g")).body)
     assert len(progress.offset_table) == 5
-    wrapper = progress.offset_table[MessageQueue("T", "broker-a", 1)]
+    wrapper = progress.offset_table[MessageQueue("T", "embedded", 1)]
     assert (wrapper.broker_offset, wrapper.consumer_offset, wrapper.last_timestamp) == (3, 2, broker.now_ms)
     one = ConsumeStats.decode(broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g", "T")).body)
     assert len(one.offset_table) == 4
@@ -469,7 +469,7 @@ def test_a_client_gets_the_message_to_consume(broker, tools):
     broker.request(RequestCode.CONSUME_MESSAGE_DIRECTLY, header, channel=8)
     ((_, push),) = tools.pushes(broker.effects)
     assert decode_message(push.body) == message
-    assert push.fields["brokerName"] == "broker-a"
+    assert push.fields["brokerName"] == "embedded"
     unknown = ConsumeDirectly("g", "c1", "0" * 31 + "1")
     assert broker.call(RequestCode.CONSUME_MESSAGE_DIRECTLY, unknown).code == ResponseCode.SYSTEM_ERROR
 
@@ -501,7 +501,7 @@ def test_the_offsets_of_all_members_are_gathered(broker, tools):
         (5, 6, 7), RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
     )
     assert pushes[5].fields == {"topic": "T", "group": "g"}
-    queue = MessageQueue("T", "broker-a", 0)
+    queue = MessageQueue("T", "embedded", 0)
     for channel, body in ((5, ConsumerStatus({queue: 7}).encode()), (6, b"no JSON")):
         response = Command(0, {}, body, pushes[channel].opaque, FLAG_RESPONSE)
         assert broker.core.handle(broker.now_ms, channel, "127.0.0.1:1", response) == [], "the third is waited for"

@@ -26,7 +26,7 @@ def queues(broker, client_id, strategy="AVG", model="CLUSTERING", group="g", top
     found = QueryAssignmentResponse.decode(answer.body).message_queue_assignments
     if found is None:
         return None
-    assert {(each.mode, each.message_queue.broker_name) for each in found} <= {("PULL", "broker-a")}
+    assert {(each.mode, each.message_queue.broker_name) for each in found} <= {("PULL", "embedded")}
     return [each.message_queue.queue_id for each in found]
 
 

@@ -292,8 +292,8 @@ def lock(broker, client, queues, code=RequestCode.LOCK_BATCH_MQ, group="g"):
 
 def test_locks(broker):
     broker.send()
-    queues = [MessageQueue("T", "broker-a", number) for number in range(3)]
-    foreign = [MessageQueue("T", "broker-b", 0), MessageQueue("unknown", "broker-a", 0)]
+    queues = [MessageQueue("T", "embedded", number) for number in range(3)]
+    foreign = [MessageQueue("T", "broker-b", 0), MessageQueue("unknown", "embedded", 0)]
     assert lock(broker, "c1", queues[:2] + foreign) == set(queues[:2])
     assert lock(broker, "c2", queues) == {queues[2]}
     assert lock(broker, "c1", queues) == set(queues[:2])
@@ -305,14 +305,14 @@ def test_locks(broker):
 def test_only_queues_that_can_be_read_are_locked(broker):
     """Queue ids may be any number: a request of 1 MB took 14,000 locks of a topic with 4 queues."""
     broker.send()
-    queues = [MessageQueue("T", "broker-a", number) for number in (-1, 0, 3, 4, 9, 2**31 - 1)]
+    queues = [MessageQueue("T", "embedded", number) for number in (-1, 0, 3, 4, 9, 2**31 - 1)]
     assert lock(broker, "c1", queues) == set(queues[1:3])
     assert len(broker.core.state.locks._groups["g"]) == 2
 
 
 def test_locks_expire(broker):
     broker.send()
-    queue = MessageQueue("T", "broker-a", 0)
+    queue = MessageQueue("T", "embedded", 0)
     lock(broker, "c1", [queue])
     broker.now_ms += 60_000
     assert lock(broker, "c2", [queue]) == set()
@@ -325,9 +325,9 @@ def test_locks_expire(broker):
 
 def test_nothing_is_kept_of_locks_that_are_not_granted(broker):
     broker.send()
-    queue = MessageQueue("T", "broker-a", 0)
+    queue = MessageQueue("T", "embedded", 0)
     assert lock(broker, "c1", [], group="other") == set()
-    assert lock(broker, "c1", [MessageQueue("T", "broker-a", 4)], group="other") == set()
+    assert lock(broker, "c1", [MessageQueue("T", "embedded", 4)], group="other") == set()
     assert lock(broker, "c1", [queue], group="x" * 256) == set(), "no group can be called so"
     body = LockBatch("g", "c" * (CLIENT_ID_MAX_CHARS + 1), (queue,)).encode()
     answer = broker.call(RequestCode.LOCK_BATCH_MQ, body=body)
@@ -337,12 +337,12 @@ def test_nothing_is_kept_of_locks_that_are_not_granted(broker):
 
 def test_locks_of_all_groups_are_bounded():
     locks = LockTable(60_000)
-    queues = [MessageQueue("T", "broker-a", number) for number in range(1_000)]
+    queues = [MessageQueue("T", "embedded", number) for number in range(1_000)]
     for number in range(LOCKS_MAX // 1_000):
         locks.lock(0, f"g{number}", "c1", queues)
     with pytest.raises(UsageError, match="at most"):
         locks.lock(1, "more", "c1", queues[:1])
-    another = MessageQueue("T", "broker-a", 1_000)
+    another = MessageQueue("T", "embedded", 1_000)
     assert locks.lock(60_000, "g0", "c1", [*queues, another]) == queues, "those that are there are confirmed"
     locks.expire(60_001)
     assert locks.lock(60_001, "more", "c1", queues) == queues

@@ -216,7 +216,7 @@ def test_a_group_in_very_many_topics_is_answered_in_rounds(make, tools):
     ticks, answer = rounds_until_answered(broker, tools, broker.opaque)
     table = ConsumeStats.decode(answer.body).offset_table
     assert (ticks, len(table)) == (800 // OPERATIONS_MAX, 800)
-    assert table[MessageQueue("T7", "broker-a", 0)].consumer_offset == 1
+    assert table[MessageQueue("T7", "embedded", 0)].consumer_offset == 1
     assert broker.call(RequestCode.GET_CONSUME_STATS, ConsumeStatsRequest("g", "T7")).code == 0, "few are at once"
 
 
@@ -500,7 +500,7 @@ def test_cleaning_takes_nothing_that_is_used(broker):
 
 def test_the_configuration_has_rocketmqs_names_and_is_changed_by_them(broker):
     shown = config(broker)
-    assert (shown["brokerName"], shown["flushDiskType"], shown["fileReservedTime"]) == ("broker-a", "SYNC_FLUSH", "72")
+    assert (shown["brokerName"], shown["flushDiskType"], shown["fileReservedTime"]) == ("embedded", "SYNC_FLUSH", "72")
     assert change(broker, "fileReservedTime=48\nmaxMessageSize=10\n").code == 0
     assert (config(broker)["fileReservedTime"], config(broker)["maxMessageSize"]) == ("48", "10")
     assert broker.send(body=b"more than ten bytes").code == ResponseCode.MESSAGE_ILLEGAL

@@ -21,7 +21,7 @@ def test_a_reset_waits_for_the_next_pull(broker):
     broker.heartbeat()
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     answer = broker.reset()
-    assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "broker-a", 0)] == 0
+    assert ResetOffsetBody.decode(answer.body).offset_table[MessageQueue("T", "embedded", 0)] == 0
     broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("g", "T", 0, 3))
     query = broker.call(RequestCode.QUERY_CONSUMER_OFFSET, QueryOffset("g", "T", 0))
     assert query.fields["offset"] == "0", "a commit of somebody still running is void"
@@ -224,7 +224,7 @@ def test_resets_by_time_by_offset_and_not_by_force(broker):
     for _ in range(3):
         broker.send()
         broker.now_ms += 100
-    queue = MessageQueue("T", "broker-a", 0)
+    queue = MessageQueue("T", "embedded", 0)
 
     def target(**more):
         return ResetOffsetBody.decode(broker.reset(**more).body).offset_table.get(queue)

@@ -321,7 +321,7 @@ def test_old_clients_limits_do_not_count(broker):
 
 def test_retries_of_a_group_that_holds_locks_are_dead_at_once(broker):
     broker.send()
-    body = LockBatch("g", "c1", (MessageQueue("T", "broker-a", 0),)).encode()
+    body = LockBatch("g", "c1", (MessageQueue("T", "embedded", 0),)).encode()
     broker.call(RequestCode.LOCK_BATCH_MQ, body=body)
     broker.send(topic="%RETRY%g", reconsume_times=1, max_reconsume_times=16, properties={"DELAY": "3"})
     (message,) = broker.read(topic="%DLQ%g")

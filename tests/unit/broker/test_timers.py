@@ -30,7 +30,7 @@ def bodies(broker, topic="T"):
 
 
 def recall(broker, handle, topic="T"):
-    return broker.call(RequestCode.RECALL_MESSAGE, RecallMessage(topic, handle, "pg", "broker-a"))
+    return broker.call(RequestCode.RECALL_MESSAGE, RecallMessage(topic, handle, "pg", "embedded"))
 
 
 def handle_of(answer):
@@ -234,7 +234,7 @@ def test_after_a_kill_what_was_delivered_stays_so_and_what_waits_is_delivered(br
 def test_a_message_is_taken_back_for_good(broker):
     handle = handle_of(broker.send(body=b"no", properties={"TIMER_DELAY_SEC": "60", "UNIQ_KEY": "U1"}))
     broker.send(body=b"yes", properties={"TIMER_DELAY_SEC": "60", "UNIQ_KEY": "U2"})
-    assert decode_handle(handle) == ("T", "broker-a", str(broker.now_ms + 60_000), "U1")
+    assert decode_handle(handle) == ("T", "embedded", str(broker.now_ms + 60_000), "U1")
     answer = recall(broker, handle)
     assert (answer.code, answer.fields["msgId"]) == (0, "U1")
     broker.crash()

@@ -31,7 +31,7 @@ from rocketcrew.remoting.bodies import (
 from rocketcrew.remoting.queues import MessageQueue
 
 TOPIC, GROUP, SHARED = "news", "notices", "billing"
-MQ = MessageQueue(TOPIC, "broker-a", 0)
+MQ = MessageQueue(TOPIC, "embedded", 0)
 REFUSED = "BROADCASTING: each member keeps its own offsets in a file"
 
 

@@ -26,7 +26,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.reconciling import QueueEnds
 
 TOPIC = "orders"
-QUEUES = [QueueKey("g", TOPIC, "broker-a", number) for number in range(4)]
+QUEUES = [QueueKey("g", TOPIC, "embedded", number) for number in range(4)]
 
 
 async def cut_to_two(broker: EmbeddedBroker, cluster: Cluster) -> None:
@@ -72,6 +72,6 @@ def test_a_queue_a_topic_and_a_broker_that_are_not_there_are_not_known() -> None
 
 
 def test_a_broker_that_does_not_answer_is_not_taken_for_one_that_is_gone() -> None:
-    nowhere = BrokerData("broker-a", {0: "127.0.0.1:1"})
+    nowhere = BrokerData("embedded", {0: "127.0.0.1:1"})
     with pytest.raises(UnreachableError):
-        asked(QUEUES[0], route=TopicRouteData((QueueData("broker-a", 4, 4, 6),), (nowhere,)))
+        asked(QUEUES[0], route=TopicRouteData((QueueData("embedded", 4, 4, 6),), (nowhere,)))

@@ -27,7 +27,7 @@ async def fill(cluster: Cluster) -> None:
     """The retry topic of a popped topic, and a group of its own that is called as another would be."""
     for topic in TOPICS:
         await Admin(cluster).create_topic_everywhere(TopicConfig(topic, read_queue_nums=1, write_queue_nums=1))
-    await Operations(cluster).update_consumer_offset("billing_tags", MessageQueue("tags", "broker-a", 0), 0)
+    await Operations(cluster).update_consumer_offset("billing_tags", MessageQueue("tags", "embedded", 0), 0)
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.searching import store_times
 
 TOPIC = "orders"
-MQ = MessageQueue(TOPIC, "broker-a", 0)
-KEY = QueueKey("g", TOPIC, "broker-a", 0)
+MQ = MessageQueue(TOPIC, "embedded", 0)
+KEY = QueueKey("g", TOPIC, "embedded", 0)
 EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "4"}
 TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=2, write_queue_nums=2)
 

@@ -50,7 +50,7 @@ def broker() -> Iterator[EmbeddedBroker]:
             await admin.create_group(broker.address, SubscriptionGroupConfig(group))
             await admin.create_topic(broker.address, TopicConfig(f"%RETRY%{group}", 1, 1))
         for number in range(QUEUES):
-            await operations.update_consumer_offset(GROUP, MessageQueue(TOPIC, "broker-a", number), 0)
+            await operations.update_consumer_offset(GROUP, MessageQueue(TOPIC, "embedded", number), 0)
 
     run_with_cluster(broker.name_server, fill)
     with SyncProducer(broker.name_server) as producer:
@@ -63,7 +63,7 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 def committed(broker: EmbeddedBroker, group: str = GROUP) -> list[int | None]:
     async def look(cluster: Cluster) -> list[int | None]:
-        queues = [MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUES)]
+        queues = [MessageQueue(TOPIC, "embedded", number) for number in range(QUEUES)]
         ask = Operations(cluster).query_consumer_offset
         return [await ask(group, mq, set_zero_if_not_found=False) for mq in queues]
 
@@ -108,7 +108,7 @@ def test_a_reset_that_fails_midway_names_what_it_has_set_and_notes_what_that_ski
     broker.intercepts.append(refuse_queue)
     code, _, err = said(broker, tmp_path, capsys, *RESET, "--staging", str(segments))
     assert (code, committed(broker)) == (1, [1, 1, 0])
-    assert f"2 of 3 queues were set ({TOPIC} broker-a 0, {TOPIC} broker-a 1): " in err
+    assert f"2 of 3 queues were set ({TOPIC} embedded 0, {TOPIC} embedded 1): " in err
     assert "not you" in err
     skipped = Staging(segments).noted()[1].of_kind(SKIPPED)
     assert sorted(key.queue_id for key in skipped.queues) == [0, 1]
@@ -126,7 +126,7 @@ def test_a_reset_that_ctrl_c_ends_midway_names_what_it_has_set(
     broker.intercepts.append(hang)
     code, _, err = said(broker, tmp_path, capsys, *RESET)
     assert (code, committed(broker)) == (EXIT_INTERRUPTED, [1, 0, 0])
-    assert f"1 of 3 queues were set ({TOPIC} broker-a 0)\n" in err
+    assert f"1 of 3 queues were set ({TOPIC} embedded 0)\n" in err
 
 
 def test_a_clone_that_fails_midway_names_what_it_has_set(
@@ -202,17 +202,17 @@ def test_what_nobody_was_asked_about_is_planned_once(
     assert len(looks) == QUEUES + again, "each queue once, and once more where it was set"
 
 
-MOVE = Move(TOPIC, "broker-a", 0, 4, 9)
-ON = Move(TOPIC, "broker-a", 0, 5, 9)
+MOVE = Move(TOPIC, "embedded", 0, 4, 9)
+ON = Move(TOPIC, "embedded", 0, 5, 9)
 
 
 def test_what_changed_since_it_was_shown_is_refused() -> None:
     check_unchanged(([], [MOVE]), ([], [MOVE]))
     check_unchanged((["a"], [MOVE]), (["a"], [ON]))  # members that run go on
-    with pytest.raises(RocketcrewError, match=f"in {TOPIC} broker-a 0: {ONCE_MORE}"):
+    with pytest.raises(RocketcrewError, match=f"in {TOPIC} embedded 0: {ONCE_MORE}"):
         check_unchanged(([], [MOVE]), ([], [ON]))
-    with pytest.raises(RocketcrewError, match="in orders broker-a 0"):
-        check_unchanged(([], [Move(TOPIC, "broker-a", 0, None, 9)]), ([], []))
+    with pytest.raises(RocketcrewError, match="in orders embedded 0"):
+        check_unchanged(([], [Move(TOPIC, "embedded", 0, None, 9)]), ([], []))
     for before, now in (([], ["a"]), (["a"], []), (["a"], ["b"])):
         with pytest.raises(RocketcrewError, match=r"other members than were shown \((none|a|b)\)"):
             check_unchanged((before, [MOVE]), (now, [MOVE]))

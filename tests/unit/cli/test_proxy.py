@@ -36,7 +36,7 @@ from rocketcrew.source.reading import read_options
 from rocketcrew.spark.reconciling import QueueEnds
 
 TOPIC, GROUP = "orders", "billing"
-QUEUES = [MessageQueue(TOPIC, "broker-a", number) for number in range(4)]
+QUEUES = [MessageQueue(TOPIC, "embedded", number) for number in range(4)]
 SERVED = {
     RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.CONSUMER_SEND_MSG_BACK,
     RequestCode.END_TRANSACTION, RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.CHECK_CLIENT_CONFIG,

@@ -29,8 +29,8 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
 from rocketcrew.spark.reconciling import Fate, QueueReport, Report
 
-KEY = QueueKey("g", "orders", "broker-a", 0)
-QUEUE = MessageQueue("orders", "broker-a", 0)
+KEY = QueueKey("g", "orders", "embedded", 0)
+QUEUE = MessageQueue("orders", "embedded", 0)
 
 
 def pieces(*offsets: int) -> IntervalSet:

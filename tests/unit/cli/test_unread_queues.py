@@ -32,7 +32,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.reconciling import QueueEnds
 from rocketcrew.supervisor.member.access import access_of
 
-RETRY = [MessageQueue("%RETRY%g", "broker-a", number) for number in range(8)]
+RETRY = [MessageQueue("%RETRY%g", "embedded", number) for number in range(8)]
 WAITING = (0, 2, 0, 3, 4, 0, 0, 0)
 """By queue. Of the fifth all were read, when the topic had it."""
 CURE = (
@@ -40,7 +40,7 @@ CURE = (
     " more)"
 )
 WORDS = (
-    "5 messages of %RETRY%g in queues that nobody can read now (broker-a 1, broker-a 3): brokers put what fails there (the"
+    "5 messages of %RETRY%g in queues that nobody can read now (embedded 1, embedded 3): brokers put what fails there (the"
     " group's retryQueueNums), and the topic has fewer queues"
 )
 
@@ -54,9 +54,9 @@ async def fill(cluster: Cluster, address: str) -> None:
     for mq, number in zip(RETRY, WAITING, strict=True):
         for _ in range(number):
             await producer.send(OutgoingMessage(mq.topic, b"x"), selector=to_queue(mq))
-    for mq, committed in ((RETRY[0], 0), (RETRY[4], 4), (MessageQueue("orders", "broker-a", 0), 0)):
+    for mq, committed in ((RETRY[0], 0), (RETRY[4], 4), (MessageQueue("orders", "embedded", 0), 0)):
         await operations.update_consumer_offset("g", mq, committed)
-    await producer.send(OutgoingMessage("orders", b"x"), selector=to_queue(MessageQueue("orders", "broker-a", 1)))
+    await producer.send(OutgoingMessage("orders", b"x"), selector=to_queue(MessageQueue("orders", "embedded", 1)))
     await admin.create_topic(address, TopicConfig("%RETRY%g", read_queue_nums=1, write_queue_nums=1))
 
 
@@ -97,7 +97,7 @@ async def fail_into(cluster: Cluster, address: str, nums: int, queues: Iterable[
     await admin.create_group(address, SubscriptionGroupConfig("raised", retry_queue_nums=nums))
     await admin.create_topic(address, TopicConfig("%RETRY%raised", read_queue_nums=nums, write_queue_nums=nums))
     for number in queues:
-        mq = MessageQueue("%RETRY%raised", "broker-a", number)
+        mq = MessageQueue("%RETRY%raised", "embedded", number)
         await producer.send(OutgoingMessage(mq.topic, b"x"), selector=to_queue(mq))
     await admin.create_topic(address, TopicConfig("%RETRY%raised", read_queue_nums=1, write_queue_nums=1))
 
@@ -152,8 +152,8 @@ def test_reconcile_has_their_ends_and_knows_which_queues_nobody_reads(broker: Em
         QueueKey("g", *RETRY[0]): QueueEnds(0, 0, 0),
         QueueKey("g", *RETRY[1]): QueueEnds(0, 2, None, read=False),
         QueueKey("g", *RETRY[3]): QueueEnds(0, 3, None, read=False),
-        QueueKey("g", "orders", "broker-a", 0): QueueEnds(0, 0, 0),
-        QueueKey("g", "orders", "broker-a", 1): QueueEnds(0, 1, None, read=False),
+        QueueKey("g", "orders", "embedded", 0): QueueEnds(0, 0, 0),
+        QueueKey("g", "orders", "embedded", 1): QueueEnds(0, 1, None, read=False),
     }
 
 

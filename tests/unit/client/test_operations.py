@@ -37,7 +37,7 @@ from rocketcrew.remoting.stored import decode_messages, walk
 from .conftest import PATIENT_MS
 
 TOPIC, GROUP = "orders", "workers"
-MQ = MessageQueue(TOPIC, "broker-a", 1)
+MQ = MessageQueue(TOPIC, "embedded", 1)
 
 
 @contextlib.asynccontextmanager
@@ -82,7 +82,7 @@ async def test_delay_levels_say_how_far_they_are():
             await producer.send(OutgoingMessage(TOPIC, b"later", delay_level=level), selector=to_queue(MQ))
         pulled = await operations.pull(broker.address, pull_of(0, sysflag=PULL_SUSPEND, suspend_ms=60_000))
         assert parse_pull(pulled, broker.address).status is PullStatus.FOUND  # the first one, when it was due
-        ends = [await operations.max_offset(MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", level)) for level in (0, 1)]
+        ends = [await operations.max_offset(MessageQueue("SCHEDULE_TOPIC_XXXX", "embedded", level)) for level in (0, 1)]
         assert ends == [1, 1]
         assert await operations.delay_offsets(broker.address) == {1: 1}
 
@@ -113,8 +113,8 @@ class Asked:
     async def request(self, address, command, *, timeout_ms, body_sink=None):
         self.waits_ms[RequestCode(command.code).name] = timeout_ms
         if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
-            broker = BrokerData("broker-a", {0: "127.0.0.1:1"}, "c")
-            return command.response(0, body=TopicRouteData((QueueData("broker-a", 1, 1, 6, 0),), (broker,)).encode())
+            broker = BrokerData("embedded", {0: "127.0.0.1:1"}, "c")
+            return command.response(0, body=TopicRouteData((QueueData("embedded", 1, 1, 6, 0),), (broker,)).encode())
         raise UnreachableError(address, "is silent")
 
 
@@ -188,7 +188,7 @@ async def test_pull_results_that_are_no_messages():
 
         assert await status(1) is PullStatus.NO_NEW_MSG
         assert await status(9) is PullStatus.OFFSET_ILLEGAL
-        unknown = await operations.pull(broker.address, pull_of(0, MessageQueue("nothing", "broker-a", 0)))
+        unknown = await operations.pull(broker.address, pull_of(0, MessageQueue("nothing", "embedded", 0)))
         with pytest.raises(BrokerError, match=r"PULL_MESSAGE \(11\) at .* was refused: 17 TOPIC_NOT_EXIST"):
             parse_pull(unknown, broker.address)
 
@@ -206,7 +206,7 @@ async def test_a_held_pull_is_answered_by_an_arrival():
 async def test_send_back_lands_in_the_retry_topic():
     async with EmbeddedBroker(delay_levels="1ms 2ms") as broker, open_cluster(broker.name_server) as cluster:
         operations = Operations(cluster)
-        retry = MessageQueue(f"%RETRY%{GROUP}", "broker-a", 0)
+        retry = MessageQueue(f"%RETRY%{GROUP}", "embedded", 0)
         await Admin(cluster).create_topic(broker.address, TopicConfig(TOPIC, 2, 2))
         await operations.heartbeat(broker.address, heartbeat_of(cluster.client_id))
         (sent,) = await send(cluster, b"again")
@@ -222,7 +222,7 @@ async def test_send_back_lands_in_the_retry_topic():
 
 async def test_locks():
     async with running() as (broker, cluster, operations):
-        queues = [MessageQueue(TOPIC, "broker-a", number) for number in range(2)]
+        queues = [MessageQueue(TOPIC, "embedded", number) for number in range(2)]
         assert await operations.lock_batch(broker.address, GROUP, queues) == set(queues)
         rival = Operations(Cluster(broker.name_server, client_id="rival", remoting=cluster.remoting))
         assert await rival.lock_batch(broker.address, GROUP, queues) == set()
@@ -235,7 +235,7 @@ async def test_topics_and_statistics():
     async with running() as (broker, cluster, operations):
         admin = Admin(cluster)
         assert TOPIC in await admin.topic_list()
-        assert (await admin.cluster_info()).cluster_addr_table == {"DefaultCluster": ("broker-a",)}
+        assert (await admin.cluster_info()).cluster_addr_table == {"DefaultCluster": ("embedded",)}
         assert await admin.create_topic_everywhere(TopicConfig("more", 3, 3)) == [broker.address]
         assert len(await cluster.queues_to_read("more")) == 3
         await send(cluster, b"a", b"b")

@@ -261,8 +261,8 @@ def handle(*parts):
 
 
 def test_handles():
-    good = handle("v1", TOPIC, "broker-a", "1700000000000", "U1")
-    assert decode_handle(good) == RecallHandle(TOPIC, "broker-a", "1700000000000", "U1")
+    good = handle("v1", TOPIC, "embedded", "1700000000000", "U1")
+    assert decode_handle(good) == RecallHandle(TOPIC, "embedded", "1700000000000", "U1")
     for bad in ("", "%%%", handle("v2", "a", "b", "c", "d"), handle("v1", "a", "b")):
         with pytest.raises(UsageError, match="is no recall handle"):
             decode_handle(bad)
@@ -308,7 +308,7 @@ async def test_a_broker_that_does_not_recall_says_why():
     async with transacting(None) as (_, producer, _):
         await producer.send(OutgoingMessage(TOPIC, b"x"))
         with pytest.raises(BrokerError, match="timestamp invalid") as caught:
-            await producer.recall(TOPIC, handle("v1", TOPIC, "broker-a", "1700000000000", "U1"))
+            await producer.recall(TOPIC, handle("v1", TOPIC, "embedded", "1700000000000", "U1"))
         assert caught.value.code == ResponseCode.ILLEGAL_OPERATION
 
 

@@ -20,7 +20,7 @@ from rocketcrew.source.pulling import Reading
 from rocketcrew.source.reading import read_options
 
 TOPIC = "orders"
-QUEUES = [MessageQueue(TOPIC, "broker-a", number) for number in range(4)]
+QUEUES = [MessageQueue(TOPIC, "embedded", number) for number in range(4)]
 PATIENT_MS = 60_000
 """The machine may stand still for seconds, in the middle of any request."""
 

@@ -75,7 +75,7 @@ def test_what_a_queue_does_not_hold_is_lost(filled: Access, connections: Connect
         pauses.append(seconds)
 
     beyond = Range(QUEUES[0], 8, 15)
-    with pytest.raises(DataLossError, match="offsets 10 to 14 of queue 0 of topic orders on broker-a"):
+    with pytest.raises(DataLossError, match="offsets 10 to 14 of queue 0 of topic orders on embedded"):
         list(reading(filled).read(beyond, connections, pause))
     assert pauses == [0.001, 0.001]
     lenient = reading(filled, failOnDataLoss="false")
@@ -161,8 +161,8 @@ def test_filters_are_taken_though_the_method_looks_inherited(filled: Access) -> 
 def test_topics_and_queues_that_do_not_exist(filled: Access) -> None:
     with pytest.raises(UsageError, match="topic nothing does not exist"):
         BatchReader(reading(filled, subscribe="nothing")).partitions()
-    assigned = read_options({"assign": '{"orders": {"broker-a": [1, 7]}}', "numRetries": "0"}, streaming=False)
-    with pytest.raises(UsageError, match="names queue 7 of topic orders on broker-a, which does not exist"):
+    assigned = read_options({"assign": '{"orders": {"embedded": [1, 7]}}', "numRetries": "0"}, streaming=False)
+    with pytest.raises(UsageError, match="names queue 7 of topic orders on embedded, which does not exist"):
         BatchReader(Reading(filled, assigned, ("queueOffset",))).partitions()
 
 

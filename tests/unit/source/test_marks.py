@@ -44,7 +44,7 @@ from .conftest import PATIENT_MS, Clock, WallClock
 
 TOPIC = "orders"
 COLUMNS = ("queueOffset", "body")
-Q0, Q1, Q2, Q3 = (MessageQueue(TOPIC, "broker-a", number) for number in range(4))
+Q0, Q1, Q2, Q3 = (MessageQueue(TOPIC, "embedded", number) for number in range(4))
 
 
 def test_the_marks_that_are_looked_at() -> None:
@@ -93,9 +93,9 @@ def test_where_reading_goes_on_and_what_it_is_called() -> None:
         Q2: "a broker lost the queue's end",
     }
     said = str(refused(back, facts))
-    assert "queue 0 of topic orders on broker-a: the topic was made anew since it was read, so that" in said
+    assert "queue 0 of topic orders on embedded: the topic was made anew since it was read, so that" in said
     assert (
-        "queue 1 of topic orders on broker-a, queue 2 of topic orders on broker-a: a broker lost the queue's end"
+        "queue 1 of topic orders on embedded, queue 2 of topic orders on embedded: a broker lost the queue's end"
         in said
     )
     assert "lost" not in str(refused({Q0: 0}, facts))
@@ -198,7 +198,7 @@ class Stream:
     def __init__(self, access: Access, **options: str) -> None:
         self.access = access
         self.options = {
-            "assign": '{"orders": {"broker-a": [0]}}',
+            "assign": '{"orders": {"embedded": [0]}}',
             "startingOffsets": "earliest",
             "failOnDataLoss": "false",
             "retryIntervalMs": "1",
@@ -275,7 +275,7 @@ def test_an_end_that_a_broker_lost_costs_no_row_that_came_since_and_repeats_none
     assert stream.taken() == rows(10 + since, 20 + since, 10_000)
     stream.end = lost_end(read_to)
     stream.start(failOnDataLoss="true")
-    with pytest.raises(DataLossError, match="queue 0 of topic orders on broker-a: a broker lost the queue's end"):
+    with pytest.raises(DataLossError, match="queue 0 of topic orders on embedded: a broker lost the queue's end"):
         stream.plan()
 
 

@@ -39,7 +39,7 @@ from rocketcrew.source.stream_reader import LOOK_INTERVAL_S, StreamReader
 from .conftest import PATIENT_MS, WallClock
 
 TOPIC = "orders"
-QUEUE = MessageQueue(TOPIC, "broker-a", 0)
+QUEUE = MessageQueue(TOPIC, "embedded", 0)
 
 
 Place = dict[str, Any]
@@ -126,7 +126,7 @@ def acting_master(route: TopicRouteData) -> TopicRouteData:
 
 def reading(access: Access, *, streaming: bool = False, **options: str) -> Reading:
     given = {
-        "assign": '{"orders": {"broker-a": [0]}}',
+        "assign": '{"orders": {"embedded": [0]}}',
         "retryIntervalMs": "1",
         "numRetries": "4",
         "pullBatchSize": "2",
@@ -193,7 +193,7 @@ def test_a_broker_with_a_new_address_is_found(
         link.run(link.cluster.route(TOPIC, refresh=True))
         moved["done"] = True
         stream = StreamReader(reading(access, streaming=True, startingOffsets="earliest"))
-        assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[TOPIC]["broker-a"]["0"] == 10
+        assert stream.latestOffset(stream.initialOffset(), ReadAllAvailable())[TOPIC]["embedded"]["0"] == 10
 
 
 @pytest.fixture
@@ -218,7 +218,7 @@ class Clocks:
 
 
 def at(offset: int) -> Place:
-    return {TOPIC: {"broker-a": {"0": offset}}}
+    return {TOPIC: {"embedded": {"0": offset}}}
 
 
 def test_a_stream_waits_where_a_replica_lags_and_goes_back_where_the_end_was_lost(
@@ -259,14 +259,14 @@ def test_a_first_batch_waits_for_a_master_where_a_replica_lacks_what_is_before_i
                 cluster.shown, cluster.has = as_it_is, 1 << 40
             return super().__call__()
 
-    options = reading(access, streaming=True, startingOffsets='{"orders": {"broker-a": {"0": 10}}}')
+    options = reading(access, streaming=True, startingOffsets='{"orders": {"embedded": {"0": 10}}}')
     cluster.shown, cluster.has = acting_master, 8
     for clocks in (Clocks(), Later()):
         stream = StreamReader(options, clocks)
         begin = stream.initialOffset()
         assert from_json(begin) == {QUEUE: 10}
         if type(clocks) is Clocks:
-            with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on broker-a"):
+            with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on embedded"):
                 stream.latestOffset(begin, ReadAllAvailable())
     end = stream.latestOffset(begin, ReadAllAvailable())
     assert (from_json(end), marks_from_json(end)[QUEUE].offset) == ({QUEUE: 10}, 9)
@@ -277,8 +277,8 @@ def test_a_queue_emptied_by_retention_whose_first_offset_stays_is_known_again_an
 ) -> None:
     """So it is on 4.9."""
     options = {
-        "assign": '{"orders": {"broker-a": [0, 1]}}',
-        "startingOffsets": '{"orders": {"broker-a": {"0": 10, "1": 0}}}',
+        "assign": '{"orders": {"embedded": [0, 1]}}',
+        "startingOffsets": '{"orders": {"embedded": {"0": 10, "1": 0}}}',
     }
     cluster.unreadable = set(range(10))
     clock = Clocks()
@@ -294,7 +294,7 @@ def test_a_queue_emptied_by_retention_whose_first_offset_stays_is_known_again_an
     cluster.unreadable = set()  # the topic is made anew, and is as long as before
     clock.now_s += 60
     with pytest.raises(
-        DataLossError, match="queue 0 of topic orders on broker-a: the topic was made anew since it was"
+        DataLossError, match="queue 0 of topic orders on embedded: the topic was made anew since it was"
     ):
         stream.latestOffset(end, ReadAllAvailable())
     again = StreamReader(reading(access, streaming=True, failOnDataLoss="false", **options), Clocks())
@@ -333,7 +333,7 @@ def test_an_offset_without_a_message_is_looked_at_once_more(cluster: Cluster, ac
 def test_what_a_replica_has_deleted_its_master_may_have(cluster: Cluster, access: Access) -> None:
     cluster.shown, cluster.minimum = acting_master, 10
     stream = StreamReader(reading(access, streaming=True), Clocks())
-    with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on broker-a"):
+    with pytest.raises(UnreachableError, match=r"no master says.*queue 0 of topic orders on embedded"):
         stream.latestOffset(stream.initialOffset(), ReadAllAvailable())
 
 
@@ -353,14 +353,14 @@ class Depths(Clocks):
 
 def test_a_first_batch_that_waits_for_long_says_so_once_and_goes_no_deeper(cluster: Cluster, access: Access) -> None:
     cluster.shown, cluster.has = acting_master, 8
-    options = reading(access, streaming=True, startingOffsets='{"orders": {"broker-a": {"0": 10}}}', numRetries="20")
+    options = reading(access, streaming=True, startingOffsets='{"orders": {"embedded": {"0": 10}}}', numRetries="20")
     clock = Depths()
     stream = StreamReader(options, clock)
     begin = stream.initialOffset()
     with structlog.testing.capture_logs() as lines, pytest.raises(UnreachableError, match="no master says"):
         stream.latestOffset(begin, ReadAllAvailable())
     assert [line["event"] for line in lines] == ["asked_again"]
-    assert "begins in queue 0 of topic orders on broker-a: see" in lines[0]["error"]
+    assert "begins in queue 0 of topic orders on embedded: see" in lines[0]["error"]
     assert max(clock.found) - min(clock.found) < 10
 
 
@@ -368,7 +368,7 @@ def test_a_queue_that_is_another_one_at_each_look_is_an_error_in_the_end(cluster
     """Its first offset says that the mark was deleted, and yet another message is there."""
     cluster.minimum, cluster.all = 10, 11
     stream = StreamReader(reading(access, streaming=True), Clocks())
-    with pytest.raises(UnreachableError, match="queue 0 of topic orders on broker-a had other messages at each of 60"):
+    with pytest.raises(UnreachableError, match="queue 0 of topic orders on embedded had other messages at each of 60"):
         stream.latestOffset(to_json({QUEUE: 10}, {QUEUE: Mark(9, 5)}), ReadAllAvailable())
 
 

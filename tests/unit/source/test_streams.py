@@ -47,7 +47,7 @@ def stream(access: Access, clock: Any, **options: str) -> StreamReader:
 
 
 def counts(start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    first, last = start[TOPIC]["broker-a"], end[TOPIC]["broker-a"]
+    first, last = start[TOPIC]["embedded"], end[TOPIC]["embedded"]
     return [last[queue] - first[queue] for queue in sorted(last)]
 
 
@@ -262,7 +262,7 @@ def test_a_first_batch_that_an_early_version_planned_has_its_rows(filled: Access
 
 FIRST_STARTS: list[dict[str, str]] = [
     {"startingOffsets": "earliest"},
-    {"startingOffsets": '{"orders": {"broker-a": {"0": 3, "1": 3, "2": 3, "3": 3}}}'},
+    {"startingOffsets": '{"orders": {"embedded": {"0": 3, "1": 3, "2": 3, "3": 3}}}'},
     {"startingTimestamp": "0"},
     {"startingOffsets": "latest"},
 ]
@@ -355,7 +355,7 @@ def test_the_first_batch_is_not_run_again_without_a_queue_that_is_away(filled: A
 
 
 def test_an_empty_first_batch_says_where_it_began_and_is_the_only_empty_one(filled: Access, clock: Any) -> None:
-    given = '{"orders": {"broker-a": {"0": 10, "1": 10, "2": 10, "3": 10}}}'
+    given = '{"orders": {"embedded": {"0": 10, "1": 10, "2": 10, "3": 10}}}'
     first = stream(filled, clock, startingOffsets=given, minOffsetsPerTrigger="1000")
     start = first.initialOffset()
     end = first.latestOffset(start, ReadMinRows(1000))
@@ -414,7 +414,7 @@ def test_topics_that_match_later_enter_a_stream_at_their_first_message(filled: A
         producer.send(OutgoingMessage("later-one", b"1"))
     clock.now_s += 1
     entered = reader.latestOffset(start, ReadAllAvailable())
-    assert set(entered["later-one"]["broker-a"].values()) == {0}
+    assert set(entered["later-one"]["embedded"].values()) == {0}
     clock.now_s += 1
     end = reader.latestOffset(entered, ReadAllAvailable())
     found = [

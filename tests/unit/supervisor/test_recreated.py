@@ -26,7 +26,7 @@ from rocketcrew.supervisor.member.recreated import CLOCKS_APART_MS, LastBodies, 
 from .conftest import Bench
 
 TOPIC = "orders"
-MQ = MessageQueue(TOPIC, "broker-a", 0)
+MQ = MessageQueue(TOPIC, "embedded", 0)
 TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=1, write_queue_nums=1)
 
 

@@ -34,7 +34,7 @@ from rocketcrew.supervisor.member.send_back import (
 from rocketcrew.workers.failures import Mode, is_last, is_used_up
 
 GROUP, TOPIC = "g", "orders"
-MQ = MessageQueue(TOPIC, "broker-a", 0)
+MQ = MessageQueue(TOPIC, "embedded", 0)
 SEND_BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
 LEVELS = " ".join(["1ms"] * 18)
 
