@@ -27,6 +27,7 @@ from .api import Handler
 from .boot import TableSpec
 from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, search_path, takes_one
 from .parent_death import PROGRAMS_GRACE_S, die_with_parent, reap
+from .result_types import check_result_type
 
 if TYPE_CHECKING:
     from ..conf.settings import Settings
@@ -49,16 +50,16 @@ class Examined:
 
 
 def examine(
-    target: str, timeout_ms: int, check: Callable[[], None] = lambda: None, *, schema: str = "",
+    target: str, timeout_ms: int, check: Callable[[], None] = lambda: None, *, schema: str | None = None,
     partition_by: Sequence[str] = (),
 ) -> HandlerSpec:  # fmt: skip
     """The handler that `target` names: package.module:function, or a module with one handler or several that name topics.
-    `schema` is results.schema, `partition_by` spark.partition_by: that process judges them, for the types are Arrow's, which
-    take their time to import.
+    `schema` is results.schema, None where no rows are kept, `partition_by` spark.partition_by: that process judges them, for
+    the types are Arrow's, which take their time to import.
 
     Raises UsageError when it or `schema` is written wrongly, or `partition_by` names what is no column, HandlerLoadError
-    when it cannot be imported within the time, cannot take a message, or when the module has none or several, and
-    WorkerStartError when others end the process that imports it. Raises what `check` raises, which is called again and again
+    when it cannot be imported within the time, cannot take a message, declares columns that cannot be or a result that is no
+    row of them, or when the module has none or several, and WorkerStartError when others end the process that imports it. Raises what `check` raises, which is called again and again
     while the process runs, and when it has ended: Ctrl-C at a terminal does not reach it, as it leads a session of its own.
     """
     return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
@@ -66,7 +67,7 @@ def examine(
 
 def examine_as_set(target: str, settings: Settings, check: Callable[[], None] = lambda: None) -> HandlerSpec:
     """As `examine`, with the columns and the time that the settings have."""
-    schema = settings.results.schema if settings.results.enabled else ""
+    schema = settings.results.schema if settings.results.enabled else None
     return examine(
         target, settings.workers.boot_timeout_ms, check, schema=schema, partition_by=settings.spark.partition_by
     )
@@ -81,7 +82,7 @@ def examine_rows(target: str, timeout_ms: int, *, schema: str, table: TableSpec,
 
 
 def _examined(
-    target: str, timeout_ms: int, check: Callable[[], None], columns: list[str], rows: dict[str, Any] | None
+    target: str, timeout_ms: int, check: Callable[[], None], columns: list[str | None], rows: dict[str, Any] | None
 ) -> Examined:
     if ":" in target or not all(part.isidentifier() for part in target.split(".")) or target.endswith(".py"):
         describe(target)
@@ -170,7 +171,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         reap(process.pid)
 
 
-def look_at_settings(schema: str = "", *partition_by: str) -> dict[str, Any]:
+def look_at_settings(schema: str | None = None, *partition_by: str) -> dict[str, Any]:
     """{"settings": why they declare no columns, or none for those folders}; empty: they do, or leave it to the handler."""
     if not schema:
         return {}
@@ -186,13 +187,45 @@ def look_at_settings(schema: str = "", *partition_by: str) -> dict[str, Any]:
     return {}
 
 
-def look(target: str) -> dict[str, Any]:
+def look_at_columns(handler: Handler, schema: str | None = None, *partition_by: str) -> dict[str, Any]:
+    """As `look_at_settings`, of the columns that the handler declares itself, where these count; {"wrong": text, "traceback":
+    ""} where it is they that cannot be, or what it returns. A worker's boot would find the same, after all has started."""
+    if schema is None:
+        return {}
+    try:
+        check_result_type(handler, rows=bool(schema) or handler.schema is not None)
+    except UsageError as error:
+        return {"wrong": str(error), "traceback": ""}
+    if handler.schema is None:
+        return {}
+    from ..conf.columns import check_partition_columns, columns_of  # pyarrow takes its time to import
+    from .ddl import as_schema
+    from .inferring import INFER
+
+    if schema not in ("", INFER):
+        return {}
+    try:
+        columns = columns_of(as_schema(handler.schema))
+    except UsageError as error:
+        return {"wrong": f"handler {handler.name}: {error}", "traceback": ""}
+    try:
+        check_partition_columns(partition_by, columns)
+    except UsageError as error:
+        return {"settings": str(error)}
+    return {}
+
+
+def look(target: str, columns: Sequence[str | None] = ()) -> dict[str, Any]:
     """{"handler": import string, "subscriptions": those that it names, "sends": whether it sends messages} of a handler that
-    can be run, else {"wrong": text, "traceback": text}."""
+    can be run, else {"wrong": text, "traceback": text}, or what `look_at_columns` says; `columns` are its arguments."""
     try:
         name = target if ":" in target else handlers_of(import_module(target))
         handler = load(describe(name))
-        return {"handler": name, "subscriptions": handler.subscriptions, "sends": handler.sends}
+        return look_at_columns(handler, *columns) or {
+            "handler": name,
+            "subscriptions": handler.subscriptions,
+            "sends": handler.sends,
+        }
     except HandlerLoadError as error:
         return {"wrong": str(error), "traceback": error.traceback}
 
@@ -204,7 +237,6 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
         return answer
     from .ddl import as_schema, to_ddl  # pyarrow takes its time to import
     from .inferring import INFER, declared_columns
-    from .result_types import check_result_type
     from .table_fit import check_fits
 
     table = TableSpec(
@@ -261,8 +293,9 @@ def main() -> None:
         os.dup2(2, 1)  # what the user's module prints is no answer
         path, target, columns, *rows = sys.argv[2:]
         sys.path[:] = loads(path)
-        wrong = look_at_settings(*loads(columns))
-        answer = wrong or (look_at_rows(target, loads(rows[0])) if rows else look(target))
+        declared = loads(columns)
+        wrong = look_at_settings(*declared)
+        answer = wrong or (look_at_rows(target, loads(rows[0])) if rows else look(target, declared))
         out.write(dumps(answer) + "\n")
     os._exit(0)  # threads that the module has started are not waited for
 

@@ -69,6 +69,37 @@ def test_a_module_of_its_own_process() -> None:
         examine(HERE, 60_000)
 
 
+@pytest.mark.parametrize(
+    ("handles", "schema", "wrong"),
+    [
+        ('@handler(schema="order_id strin")\ndef h(message): ...', "", 'handler declares:h: schema: unknown type "strin"'),
+        ('@handler(schema="order_id strin")\ndef h(message): ...', "infer", "handler declares:h: schema: unknown type"),
+        ('@handler(schema="_id int")\ndef h(message): ...', "", 'handler declares:h: schema: column "_id"'),
+        ('@handler(schema="n int")\ndef h(message) -> int: ...', "", "annotated to return int, which cannot be a row"),
+        ("def h(message) -> int: ...", "n int", "annotated to return int, which cannot be a row"),
+    ],
+)
+def test_columns_that_a_handler_cannot_have_are_its_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: str, schema: str, wrong: str
+) -> None:
+    (tmp_path / "declares.py").write_text(f"from rocketcrew import handler\n{handles}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(HandlerLoadError, match=wrong):
+        examine("declares:h", 60_000, schema=schema)
+    assert examine("declares:h", 60_000).import_path == "declares:h", "where no rows are kept they do not count"
+
+
+def test_folders_are_of_columns_that_the_handler_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foldered.py").write_text(
+        "from rocketcrew import handler\n@handler(schema='n int, day date')\ndef h(m): ..."
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UsageError, match=r"^spark\.partition_by names 'month', which is no column of the rows: they have n, day"):
+        examine("foldered:h", 60_000, schema="", partition_by=["month"])
+    assert examine("foldered:h", 60_000, schema="", partition_by=["day"]).import_path == "foldered:h"
+    assert examine("foldered:h", 60_000, schema="month int", partition_by=["month"]).import_path == "foldered:h"
+
+
 def test_columns_that_are_written_wrongly_are_no_fault_of_the_handler() -> None:
     for wrong in ("wrong text", "n int,", "_n int", "n int, N string"):
         with pytest.raises(UsageError, match=r"^results\.schema: (unknown type|expected|column)"):
