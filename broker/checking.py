@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from ..conf.printed import counted
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import loads
 from ..remoting.names import SCHEDULE_TOPIC
@@ -52,7 +53,7 @@ class Report:
         return not (self.damaged or self.wrong_entries or self.tables)
 
     def lines(self) -> list[str]:
-        lines = [f"{self.records} records in {self.bytes} bytes of log, {self.queues} queues"]
+        lines = [f"{counted(self.records, 'record')} in {self.bytes} bytes of log, {counted(self.queues, 'queue')}"]
         if self.torn_bytes:
             lines.append(f"torn: {self.torn_bytes} bytes of one record at the end, for which nobody was answered")
         for position, length in self.damaged:

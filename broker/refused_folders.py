@@ -47,8 +47,8 @@ def refuse_other_name(folder: str, name: str, made_by: Sequence[str]) -> None:
     """Raise UsageError when brokers of other names made the data folder, and none of this one."""
     if made_by and name not in made_by:
         raise UsageError(
-            f"broker data folder {folder} is of the broker {', '.join(made_by)}, and this one is {name}: members and tables know"
-            " queues by their broker's name, and would take these for others. Give the folder's name (--set"
+            f"broker data folder {folder} is of the broker {', '.join(made_by)}, and this one is {name}: members and tables"
+            " know queues by their broker's name, and would take these for others. Give the folder's name (--set"
             f" broker.name={made_by[-1]}), or use another folder"
         )
 

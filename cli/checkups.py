@@ -13,10 +13,10 @@ from enum import Enum
 from typing import Final
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE, EXIT_USAGE
+from ..conf.printed import counted
 from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
-from .tables import counted
 
 SKEW_MAX_MS: Final = 5_000
 """Brokers report their clock to the second; less than this does no harm."""

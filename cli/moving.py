@@ -21,6 +21,7 @@ from ..client.access import Access
 from ..client.admin import Admin
 from ..client.cluster import Cluster
 from ..client.operations import Operations
+from ..conf.printed import counted
 from ..conf.settings import Settings
 from ..durable.files import try_lock
 from ..engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
@@ -44,7 +45,7 @@ from .asking import (
 from .changing import agrees, asks, so_far
 from .json_text import json_text
 from .stagings import group_in_keys, staging_folders
-from .tables import counted, lines
+from .tables import lines
 from .wording import no_such_group, with_hint
 
 EARLIEST: Final = "earliest"

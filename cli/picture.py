@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..conf.printed import command_line, counted
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.subscription import EXPRESSION_TAG
 from ..spark.status import LOADING, WAITING
@@ -54,24 +55,26 @@ def _lag(found: dict[str, Any]) -> str:
     lag = f"lag {sum(queue['lag'] for queue in found['queues'])}"
     if not found.get("popped_topics"):
         return lag
-    ask = f"`rocketcrew lag -g {found['group']}`"
+    ask = f"`{command_line('lag', '-g', found['group'])}`"
     return f"{lag}, without what is popped: {ask}" if found["queues"] else f"lag of what is popped: {ask}"
 
 
 def _troubles(found: dict[str, Any]) -> list[str]:
     """What somebody has to look at, though the member goes on."""
-    counters, set_aside = found["counters"], found.get("loader", {}).get("quarantined", 0)
+    counters, loader = found["counters"], found.get("loader", {})
+    set_aside, table = loader.get("quarantined", 0), ["--target", loader["target"]] if loader.get("target") else []
+    names = f"`{command_line('reconcile', '-g', found['group'], *table)}` names them"
     said: list[str] = []
     if undelivered := counters.get("undelivered_messages", 0):
-        said.append(f"UNDELIVERED {undelivered} messages that a broker passed over: `rocketcrew reconcile` names them")
+        said.append(f"UNDELIVERED {counted(undelivered, 'message')} that a broker passed over: {names}")
     if set_aside:
-        said.append(f"QUARANTINED {set_aside} segments that do not fit the table: `rocketcrew reconcile` names them")
+        said.append(f"QUARANTINED {counted(set_aside, 'segment')} set aside as not fit for the table: {names}")
     if faults := counters.get("unexpected_errors", 0) + counters.get("invariant_violations", 0):
         said.append(f"FAULTS {faults} of rocketcrew itself: its log has them")
     if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue["doubt"]]:
         said.append(
-            f"IN DOUBT {len(doubts)} queues, for {max(doubts):.0f} s: another member may have had them, `rocketcrew why-lag`"
-            " says what is waited for"
+            f"IN DOUBT {counted(len(doubts), 'queue')}, for {max(doubts):.0f} s: another member may have had them,"
+            f" `{command_line('why-lag', '-g', found['group'])}` says what is waited for"
         )
     return said
 

@@ -18,6 +18,7 @@ import click
 
 from ..conf.exit_codes import EXIT_FORCED
 from ..conf.importing import uncollected
+from ..conf.printed import command_line, counted, same_settings
 from ..conf.settings import MetricsSettings, Settings
 from ..durable.room import unusable
 from ..remoting.errors import UsageError
@@ -30,8 +31,9 @@ from .live_line import LiveLine, Rate, Reloads, beside, progress_line, start_blo
 from .options import LIVE_LEVEL, live_line, log_output
 from .patient_output import PatientOutput, drop_rest
 from .program_lines import Tell, for_program
+from .stagings import staging_folders
 from .surroundings import Surroundings, check_nothing_shadows, surroundings
-from .tables import counted, seen
+from .tables import seen
 
 if TYPE_CHECKING:
     from ..supervisor.service import Summary, Supervisor
@@ -66,11 +68,12 @@ def run_here(
             summary = runner.run(
                 _supervise(settings_to_use, spec, reread, watched, broker, around.interrupts, around.env, tell)
             )
-        _tell(summary, tell)
+        _tell(summary, tell, settings)
     if summary.exit_code == EXIT_FORCED:
         if settings.log.format == "json" and not settings.log.file:
             raise click.exceptions.Exit(EXIT_FORCED)  # the log has said it, and each line there is one object
-        raise ForcedStopError(f"stopped by force: {summary.unfinished + summary.unsealed} messages will come again")
+        again = counted(summary.unfinished + summary.unsealed, "message")
+        raise ForcedStopError(f"stopped by force: {again} will come again")
 
 
 @contextlib.contextmanager
@@ -271,26 +274,26 @@ def _agrees(interrupts: Interrupts) -> bool:
     return agreed
 
 
-def _tell(summary: Summary, tell: Tell | None) -> None:
+def _tell(summary: Summary, tell: Tell | None, settings: Settings) -> None:
     """What somebody wants to know at the end: a person on stderr, a program on stdout."""
     if tell is not None:
         tell({"event": "ended", **dataclasses.asdict(summary)})
     if not sys.stderr.isatty():
         return
-    click.echo(ended_line(summary), err=True)
+    folders = [word for folder in staging_folders(settings) for word in ("--staging", folder)]
+    load = command_line("load", *folders, "--target", _rows_go_to(settings), *same_settings(settings))
+    click.echo(ended_line(summary, load), err=True)
 
 
-def ended_line(summary: Summary) -> str:
-    """What was done, and what comes again."""
+def ended_line(summary: Summary, load: str) -> str:
+    """What was done, and what comes again; `load` is the command line that loads what is sealed."""
     c = summary.counters
     beside = (
         f"; not committed {summary.uncommitted}, which come again only if another member takes over, or if they were popped"
         if summary.uncommitted
         else ""
     )
-    waiting = (
-        f"; {counted(summary.not_loaded, 'segment')} not in the table yet: the next run loads, or `rocketcrew load`"
-    )
+    waiting = f"; {counted(summary.not_loaded, 'segment')} not in the table yet: the next run loads, or `{load}`"
     return (
         f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
         f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"

@@ -1,4 +1,4 @@
-"""What is printed for people: rows as lines of text under a head, numbers of things in words, and text that others chose."""
+"""What is printed for people: rows as lines of text under a head, and text that others chose."""
 
 from __future__ import annotations
 
@@ -36,8 +36,3 @@ def seen(text: str, *, err: bool = False) -> str:
     """What stdout (stderr with `err`) is given of a text that others chose: what a terminal would obey is shown instead."""
     stream = sys.stderr if err else sys.stdout
     return visible(text) if stream is not None and stream.isatty() else text
-
-
-def counted(number: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{number} {what}{'' if number == 1 else 's'}"

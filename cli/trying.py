@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Final
 
+from ..conf.printed import counted
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError
 from ..supervisor.member.send_back import first_attempt
@@ -24,7 +25,6 @@ from ..workers.message import Message, make_message
 from .changing import StoppedError
 from .letters import Letter
 from .messages import shown
-from .tables import counted
 
 TAKEN_OVER: Final = ("results.enabled", "results.schema", "consumer.order", "consumer.order_key")
 """Settings of the configuration that decide what becomes of a single message."""

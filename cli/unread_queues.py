@@ -11,6 +11,7 @@ from typing import Final
 from ..client.asking import ask
 from ..client.cluster import Cluster
 from ..client.operations import BOUND_TIMEOUT_MS, Operations
+from ..conf.printed import counted
 from ..remoting.admin_bodies import SubscriptionGroupConfig
 from ..remoting.admin_headers import GroupName
 from ..remoting.bodies import TopicRouteData
@@ -18,7 +19,6 @@ from ..remoting.codes import PERM_READ, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
-from .tables import counted
 from .watch import QueueLag, lag_of
 
 NUMBERS_AT_ONCE: Final = 16

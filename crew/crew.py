@@ -21,6 +21,7 @@ from ..client.loop_thread import LoopThread
 from ..client.own_process import OwnProcess
 from ..conf.current_folder import current_folder_named
 from ..conf.formats import on_s3
+from ..conf.printed import command_line, counted, same_settings
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
 from ..durable.room import unusable
@@ -224,9 +225,8 @@ class Crew:
                 ) from None
             ended = self._end_heard()
             if ended is not None and ended.exit_code:
-                raise CrewError(
-                    f"stopped by force: {ended.unfinished + ended.unsealed} messages will come again; see {self.log}"
-                )
+                again = counted(ended.unfinished + ended.unsealed, "message")
+                raise CrewError(f"stopped by force: {again} will come again; see {self.log}")
         finally:
             self._end_now()
 
@@ -321,8 +321,8 @@ class Crew:
 
     def _late(self, timeout_s: float, counters: Mapping[str, int], rest: str) -> str:
         return (
-            f"not done after {timeout_s:g} s: {_finished(counters)} messages are finished{rest};"
-            f" {counters['failed_messages']} attempts have failed, {counters['worker_deaths']} workers have died."
+            f"not done after {timeout_s:g} s: finished {counted(_finished(counters), 'message')}{rest};"
+            f" failed attempts {counters['failed_messages']}, worker deaths {counters['worker_deaths']}."
             f" Errors are in {self.log}"
         )
 
@@ -336,7 +336,7 @@ class Crew:
         if left:
             return left, f", {left} are left"
         files = self._not_loaded()
-        return files, f", none is left, but {files} files of rows wait for the table"
+        return files, f", none is left, but the table waits for {counted(files, 'file')} of rows"
 
     def _left(self) -> int:
         """Messages that are not consumed, as far as is known; 0 only when it is certain."""
@@ -399,9 +399,11 @@ class Crew:
             raise CrewError(f"everything is consumed, but the loader fails again and again: {trouble}; see {self.log}")
         aside = [] if waiting else set_aside_of(segments, ready.run)
         if aside:
+            known = same_settings(self.settings, "consumer.group", "cluster.name_servers", "spark.target")
+            again = command_line("reconcile", *known, "--staging", segments, "--rerun", "HANDLER")
             raise CrewError(
-                f"everything is consumed, but the loader could not load {len(aside)} files of rows, such as {aside[0]}:"
-                f" {aside[0].name}{REASON_SUFFIX} beside it says why, and rocketcrew reconcile --rerun brings rows back"
+                f"everything is consumed, but the loader could not load {counted(len(aside), 'file')} of rows, such as"
+                f" {aside[0]}: {aside[0].name}{REASON_SUFFIX} beside it says why, and `{again}` brings rows back"
             )
         return waiting
 

@@ -117,7 +117,8 @@ class Home:
         except (OSError, ValueError) as error:
             raise UsageError(
                 f"{path} is not understood ({type(error).__name__}: {error}), so nobody knows which messages batch {batch} is"
-                " made of: restore the checkpoint, or begin at the group's offsets by `rocketcrew reset`"
+                " made of: restore the checkpoint, or begin at the group's offsets by"
+                " `rocketcrew reset -g GROUP -t TOPIC --to TIME`"
             ) from None
 
     def starting(self) -> str | None:

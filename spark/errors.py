@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_SPARK, EXIT_USAGE
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
@@ -92,13 +94,19 @@ def exit_code(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
+CONSUME_AGAIN: Final = "stop the members and consume again: `rocketcrew reset -g GROUP -t TOPIC --to earliest`"
+"""For a table that has begun anew."""
+RUN_AGAIN: Final = "`rocketcrew reconcile -g GROUP --target TABLE --rerun HANDLER`"
+"""What runs messages once more whose rows are lost."""
+
+
 def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:
     """A data file of a table that is gone or damaged, and what brings its rows back."""
     if iceberg:
         said = "is gone" if isinstance(error, FileNotFoundError) else " ".join(str(error).split())
         return (
             f'{file}: {said}, and the Iceberg table names it: have pyiceberg take it out of the table ("A data file that is'
-            ' gone or damaged" in docs/how-to/iceberg.md), and run its messages again: rocketcrew reconcile --rerun'
+            f' gone or damaged" in docs/how-to/iceberg.md), and run its messages again: {RUN_AGAIN}'
         )
     if isinstance(error, FileNotFoundError):
         return (
@@ -111,5 +119,5 @@ def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:
         said += ". Leave it where it is if Spark or a newer pyarrow can read it; unless one can, it is damaged"
     return (
         f"{file}: {said}. Move the file away, as readers of the table fail while it is there, and run its messages again:"
-        " rocketcrew reconcile --rerun"
+        f" {RUN_AGAIN}"
     )

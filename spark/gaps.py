@@ -24,7 +24,7 @@ from collections.abc import Iterable
 from ..client.logs import get_logger
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import ENDS, ROWS, SETTLED, Outcomes
-from .errors import LoaderError
+from .errors import RUN_AGAIN, LoaderError
 from .plan import SegmentFacts
 from .staging import Staging
 from .targets.target import TableState
@@ -59,7 +59,7 @@ class Gaps:
             )
         if told(gaps) != self._told:
             self._told = told(gaps)
-            self._log.error("gaps_left", records=told(gaps), remedy="rocketcrew reconcile --rerun HANDLER")
+            self._log.error("gaps_left", records=told(gaps), remedy=RUN_AGAIN)
         return gaps
 
     def going(self, loaded: OffsetSet, sure: OffsetSet, begun_anew: Iterable[QueueKey]) -> Outcomes:

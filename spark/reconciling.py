@@ -150,6 +150,8 @@ class TableFacts:
     """What the ledger knows of store times."""
     batches: tuple[int, int] = (0, 0)
     """The table's last batch, and how many it must have had by what the loaders of the folders say."""
+    needless: tuple[str, ...] = ()
+    """Files in bad/ that were of no epoch, and of which the table has each record by now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +206,8 @@ class Report:
     """The table's loaded set, when it was looked at."""
     batches: tuple[int, int] | None = None
     """The table's last batch, and how many it must have had, where these are more: it was taken away or back."""
+    needless: tuple[str, ...] = ()
+    """As `TableFacts` has them."""
 
     @property
     def fine(self) -> bool:
@@ -302,7 +306,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     rows = table.rows if found != loaded and not explained else None
     replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
     batches = table.batches if table.batches[0] < table.batches[1] else None
-    return Report(queues, rows, loaded - found if replaced else 0, table.loaded, batches)
+    return Report(queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless)
 
 
 def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:

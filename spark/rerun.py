@@ -121,7 +121,8 @@ def only_rerun(table: Place) -> Generator[Path]:
     if not isinstance(table, Path):
         raise UsageError(
             f"reconcile --rerun needs a lock beside the table, and {table} is in a bucket, where nobody can hold one. Consume"
-            " the messages once more, in a new epoch: rocketcrew reset --to TIME --reprocess"
+            " the messages once more, in a new epoch: stop the members, and `rocketcrew reset -g GROUP -t TOPIC --to TIME"
+            f" --reprocess --target {table}`"
         )
     folder = table / STATE_DIR if is_delta(table) or is_iceberg(table) else table
     lock = try_lock(folder / LOCK_FILE)

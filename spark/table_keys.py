@@ -46,7 +46,7 @@ from .object_store import Place
 from .outcome_levels import joined
 from .plan import SegmentFacts
 from .reconciling import TableFacts
-from .segments import intervals_of, read_facts, readable_offsets
+from .segments import intervals_of, read_facts, read_times, readable_offsets
 from .staging import Staging
 from .status import read_status
 from .table_lock import locked_table
@@ -89,7 +89,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     stagings = list({root.resolve(): root for root in stagings}.values())
     batches = _batches_of(table, stagings)
     noted, waiting, settled = _staged(stagings)
-    aside, broken = _quarantined(stagings)
+    aside, broken, apart = _quarantined(stagings)
     presence = Presence()
     with _held(table):
         ledger, files = _empty_ledger() if _is_to_come(table, stagings) else _opened(table)
@@ -100,7 +100,10 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
                 broken.append(str(error))
             except (OSError, pa.ArrowException) as error:
                 broken.append(unreadable(file, error, iceberg=is_iceberg(table)))
-    newest = ledger.state.epochs
+    newest, needless = ledger.state.epochs, tuple[str, ...]()
+    if apart:
+        needless = tuple(str(file) for file in apart if _is_loaded(table, file, presence.present()))
+        broken += [_apart(file) for file in apart if str(file) not in needless]
 
     def now(key: QueueKey) -> QueueKey:
         return key.in_epoch(newest.get(key, 0))
@@ -120,6 +123,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         aside.rekeyed(now),
         ledger.state.tops,
         (ledger.state.batch, batches),
+        needless,
     )
     return facts, broken
 
@@ -355,17 +359,34 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
     return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED)
 
 
-def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[str]]:
-    """The records of files that are set aside, and what is to be said of those that no record tells of."""
+def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[str], list[Path]]:
+    """The records of files that are set aside, what is to be said of those of which nothing is known, and those whose records
+    are other ones than the table knows by their offsets."""
     found = [Staging(root).quarantined() for root in stagings]
-    told: list[str] = []
-    for _, unknown, apart in found:
-        told += [f"{file} is set aside, and nobody can make out what is in it: see {_reason(file)}" for file in unknown]
-        told += [
-            f"{file} is set aside: its records are other ones than the table has with their offsets: see {_reason(file)}"
-            for file in apart
-        ]
-    return OffsetSet.union(records for records, *_ in found), told
+    told = [
+        f"{file} is set aside, and nobody can make out what is in it: see {_reason(file)}"
+        for _, unknown, _ in found
+        for file in unknown
+    ]
+    return OffsetSet.union(records for records, *_ in found), told, [file for *_, apart in found for file in apart]
+
+
+def _is_loaded(table: Place, file: Path, present: OffsetSet) -> bool:
+    """Whether the table has every record of a file that was of no epoch in some epoch since, as after a reset that
+    reprocesses: one of the same offset that was stored at the same time."""
+    try:
+        ours = {key: {each.first_offset: each.first_us for each in read_times(file, key, offsets)}
+                for key, offsets in read_facts(file).offsets.queues.items()}  # fmt: skip
+    except (BadSegmentError, OSError):
+        return False
+    wanted = {key: list(ours[key.in_epoch(0)]) for key in present.queues if key.in_epoch(0) in ours}
+    theirs = {(key.in_epoch(0), offset, time_us) for key, times in store_times(table, wanted).items()
+              for offset, time_us in times.items()}  # fmt: skip
+    return all((key, offset, time_us) in theirs for key, times in ours.items() for offset, time_us in times.items())
+
+
+def _apart(file: Path) -> str:
+    return f"{file} is set aside: its records are other ones than the table has with their offsets: see {_reason(file)}"
 
 
 def _reason(file: Path) -> str:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.columns import BATCH_COLUMN, Column, ddl
+from ..conf.printed import command_line, counted
 from ..conf.segment_format import EPOCH, GROUP, READY_DIR, SEGMENT_SUFFIX
 from ..remoting.errors import UsageError
 from .delta_log import is_delta
@@ -100,10 +101,11 @@ def nothing_loaded(table: Place) -> UsageError:
         elif isinstance(table, Path) and any(table.glob("[!.]*")):
             why += ", or it is no table of rocketcrew"
         return UsageError(f"{table} holds no batch yet: {why}")
-    folders = " ".join(f"--staging {folder}" for folder in sorted({path.parent.parent for path in waiting}))
+    folders = [word for folder in sorted({path.parent.parent for path in waiting}) for word in ("--staging", folder)]
     return UsageError(
-        f"{table} holds no batch yet: nothing was loaded, and {len(waiting)} sealed segments wait. `rocketcrew run` loads"
-        f" them within seconds; without it: `rocketcrew load {folders} --target {table}`"
+        f"{table} holds no batch yet: nothing was loaded, and {counted(len(waiting), 'sealed segment')}"
+        f" {'waits' if len(waiting) == 1 else 'wait'}. `rocketcrew run` loads what is sealed within seconds; without it:"
+        f" `{command_line('load', *folders, '--target', table)}`"
     )
 
 

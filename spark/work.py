@@ -24,12 +24,13 @@ from typing import NamedTuple
 from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
+from ..conf.printed import command_line
 from ..conf.segment_format import READY_DIR
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
-from .errors import StoppedError, exit_code
+from .errors import RUN_AGAIN, StoppedError, exit_code
 from .loader import Loader
 from .progress import STAGING
 from .registration import Registrar, registrar_of
@@ -373,10 +374,11 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
         found += [(folder / READY_DIR / name, why) for name, why in misfits.items()]
     if found:
         path, why = found[0]
+        folders = [word for folder in config.stagings for word in ("--staging", folder)]
+        aside = command_line("load", *folders, "--target", config.target, "--quarantine")
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
-            " Load into another table, or have `rocketcrew load --quarantine` set these segments aside and run their messages"
-            " again: `rocketcrew reconcile --rerun`"
+            f" Load into another table, or have `{aside}` set these segments aside, and run their messages again: {RUN_AGAIN}"
         )
 
 

@@ -58,9 +58,10 @@ def examine(
     the types are Arrow's, which take their time to import.
 
     Raises UsageError when it or `schema` is written wrongly, or `partition_by` names what is no column, HandlerLoadError
-    when it cannot be imported within the time, cannot take a message, declares columns that cannot be or a result that is no
-    row of them, or when the module has none or several, and WorkerStartError when others end the process that imports it. Raises what `check` raises, which is called again and again
-    while the process runs, and when it has ended: Ctrl-C at a terminal does not reach it, as it leads a session of its own.
+    when it cannot be imported within the time, cannot take a message, declares columns that cannot be or a result that is
+    no row of them, or when the module has none or several, and WorkerStartError when others end the process that imports
+    it. Raises what `check` raises, which is called again and again while the process runs, and when it has ended: Ctrl-C at
+    a terminal does not reach it, as it leads a session of its own.
     """
     return _examined(target, timeout_ms, check, [schema, *partition_by], None).spec
 
@@ -215,7 +216,7 @@ def look_at_columns(handler: Handler, schema: str | None = None, *partition_by: 
     return {}
 
 
-def look(target: str, columns: Sequence[str | None] = ()) -> dict[str, Any]:
+def look(target: str, columns: Sequence[Any] = ()) -> dict[str, Any]:
     """{"handler": import string, "subscriptions": those that it names, "sends": whether it sends messages} of a handler that
     can be run, else {"wrong": text, "traceback": text}, or what `look_at_columns` says; `columns` are its arguments."""
     try:

@@ -12,12 +12,12 @@ from click.core import ParameterSource
 from ...client.access import Access
 from ...client.clock import wall_ms
 from ...conf.importing import uncollected, without_looks
+from ...conf.printed import counted
 from ...conf.settings import Settings
 from ...remoting.errors import UsageError
 from ..changing import changes, would
 from ..json_text import json_text
 from ..options import with_settings
-from ..tables import counted
 
 
 @click.group(invoke_without_command=True)
@@ -179,7 +179,9 @@ def convert_store(settings: Settings, dry_run: bool, as_json: bool) -> None:
         )
         return
     if done.before is None:
-        click.echo(f"{folder} has its shape already: {done.segments} files of the commit log, nothing was changed")
+        click.echo(
+            f"{folder} has its shape already: {counted(done.segments, 'file')} of the commit log, nothing was changed"
+        )
         return
     click.echo(f"{done.records} records are in {done.segments} files of the commit log in {folder}")
     click.echo(f"the store as it was is in {done.before}: remove it when you need it no more")

@@ -7,11 +7,11 @@ from typing import Final
 
 import click
 
+from ...conf.printed import counted
 from ...conf.settings import Settings, require
 from ..changing import changes, would
 from ..json_text import json_text
 from ..options import table_place, with_settings
-from ..tables import counted
 
 NOT_ON_HDFS: Final = (
     "compact puts the rewritten table in the place of the old one by one exchange of both folders, which HDFS does not have."

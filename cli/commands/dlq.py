@@ -22,6 +22,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ...conf.formats import not_a_folder
+from ...conf.printed import counted
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
 from ...durable.room import unusable
@@ -54,7 +55,7 @@ from ..options import Dependent, with_settings
 from ..program_lines import own_stdout
 from ..stagings import group_in_keys
 from ..surroundings import import_from_here
-from ..tables import counted, lines, seen
+from ..tables import lines, seen
 from ..times import parse_time
 from ..unfinished import UNFINISHED_FILE, Course, command_of
 from ..wording import is_refusal, no_such_group, unknown_topic

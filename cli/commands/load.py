@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from ...conf.printed import counted
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
 from ...spark.needs import check_writer
@@ -21,7 +22,6 @@ from ..options import FOLDER_THERE, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging
 from ..surroundings import import_from_here, surroundings
-from ..tables import counted
 
 if TYPE_CHECKING:
     from ...spark.config import LoaderConfig

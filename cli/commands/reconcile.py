@@ -17,20 +17,22 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
-from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
+from ...conf.printed import command_line, counted, same_settings
+from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.namespaces import unwrap
 from ...remoting.queues import MessageQueue
 from ...source.searching import store_times
-from ...supervisor.member.access import access_of
+from ...supervisor.member.access import access_of, namespace_of
 from ..changing import changes
 from ..json_text import json_text
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging, group_home, group_in_keys, staging_folders, topics_in_keys
-from ..tables import counted, seen
+from ..tables import seen
 from ..unread_queues import cure, read_counts, unread_retries
 from ..wording import in_words
 
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from ..rerunning import Rerun
 
     Look = tuple[Report, TableFacts, list[str]]
+    Reset = Callable[..., str]
 
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
@@ -64,8 +67,8 @@ NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues,
 
 BATCHES_GONE: Final = (
     "UNEXPLAINED batches: the table is at batch {0}, and loaders of these folders have made {1}: it was removed, replaced or"
-    " taken back, and what is said to be before, or waiting, may have been in it. Put it back; or consume again what it lacks"
-    " (rocketcrew reset --to earliest), and delete the folders' loader.json while no loader runs (it writes the file back)"
+    " taken back, and what is said to be before, or waiting, may have been in it. Put it back; or stop the members, consume"
+    " again what it lacks (`{2}`), and delete the folders' loader.json while no loader runs (it writes the file back)"
 )
 
 NOT_ON_HDFS: Final = (
@@ -129,7 +132,7 @@ def reconcile(
     table = table_place(settings, not_on_hdfs=NOT_ON_HDFS)
     for folder in stagings:
         check_staging(folder)
-    folders = list(stagings) or staging_folders(settings)
+    folders, reset = list(stagings) or staging_folders(settings), partial(reset_line, settings, stagings)
     report, broken = _compare(settings, table, folders, brokers=brokers or rerun is not None)
     if not (brokers or rerun or group_home(settings).is_dir()):
         check_known(report, group_in_keys(settings), table)
@@ -137,7 +140,7 @@ def reconcile(
         missing = report.to_run_again().count()
         click.echo(f"would run {counted(missing, 'message')} through {rerun}; nothing was done", err=True)
     elif rerun and report.to_run_again():
-        check_begun(table)
+        check_begun(table, report, reset)
         with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)
             with own_stdout(as_json=as_json):
@@ -148,7 +151,7 @@ def reconcile(
     nowhere = None if folders else group_home(settings)
     ended = ended_loaders(folders)
     shown = json_text(as_object(report, broken, nowhere, ended)) if as_json else None
-    said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended)))
+    said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended, reset)))
     click.echo(said)
     context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)
 
@@ -346,7 +349,20 @@ def check_known(report: Report, group: str, table: Place) -> None:
         )
 
 
-def check_begun(table: Place) -> None:
+def reset_line(
+    settings: Settings | None, stagings: Sequence[Path], topics: Iterable[str], where: str, *more: str
+) -> str:
+    """The command line that sets the group back for these topics, as they are in keys; `more` are further options of it."""
+    space, known = "", list[str]()
+    if settings is not None:
+        space = namespace_of(settings)
+        known = same_settings(settings, "consumer.group", "cluster.name_servers", *["spark.target"] * bool(more))
+    known += [word for folder in stagings for word in ("--staging", str(folder))]
+    named = [word for topic in topics for word in ("-t", unwrap(space, topic))]
+    return command_line("reset", *known, *named, "--to", where, *more)
+
+
+def check_begun(table: Place, report: Report, reset: Reset) -> None:
     """Raise UsageError for a table without a batch: how it is to be written only its loader knows."""
     from ...spark.table_keys import table_state
 
@@ -354,8 +370,8 @@ def check_begun(table: Place) -> None:
         table_state(table)
     except UsageError as error:
         raise UsageError(
-            f"{error}. --rerun adds to a table that its loader has begun; to have these messages once more, go back to them:"
-            " rocketcrew reset --to TIME --reprocess"
+            f"{error}. --rerun adds to a table that its loader has begun; to have these messages in its first batch, stop the"
+            f" members and go back to them: `{reset(own_topics(report), 'TIME')}`"
         ) from None
 
 
@@ -396,12 +412,12 @@ def _run_again(settings: Settings, table: Path, report: Report, handler: str, fo
         rows = load_again(table, Path(folder), report.to_reopen(), report.rows_lost)
         if not rows and folders:
             Staging(folders[0]).note(f"{time.time_ns():020d}-rerun", finished)
-    click.echo(f"run again: {rerun.handled} messages, {rows} rows loaded", err=True)
+    click.echo(f"run again: {counted(rerun.handled, 'message')}, {counted(rows, 'row')} loaded", err=True)
     for (key, offset), error in sorted(rerun.failed.items()):
         said = f"failed: {key.topic} {key.broker} {key.queue_id} offset {offset}: {error}"
         click.echo(seen(said, err=True), err=True)
     if gone:
-        click.echo(f"no longer at the brokers: {gone.count()} messages", err=True)
+        click.echo(f"no longer at the brokers: {counted(gone.count(), 'message')}", err=True)
 
 
 def _handle(access: Access, wanted: OffsetSet, rerun: Rerun) -> OffsetSet:
@@ -463,6 +479,7 @@ def as_object(
         "rows_differ": rows,
         "batches_differ": batches,
         "unreadable": broken,
+        "may_be_deleted": list(report.needless),
         "no_segments_in": None if nowhere is None else str(nowhere),
         "ended_loaders": list(ended),
     }
@@ -476,8 +493,18 @@ def sent_to(queue: QueueReport) -> dict[Fate, str]:
     return {fate: prefix + queue.key.group for fate, prefix in prefixes.items() if fate in queue.fates}
 
 
-def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = ()) -> list[str]:
-    """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`."""
+def own_topics(report: Report) -> list[str]:
+    """The topics in it that a group is set back for: what it has in retry topics comes of these."""
+    return sorted({one.key.topic for one in report.queues if not one.key.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))})
+
+
+def as_lines(
+    report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = (),
+    reset: Reset | None = None,
+) -> list[str]:  # fmt: skip
+    """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`. `reset` is
+    `reset_line` with what the command knows."""
+    reset = reset or partial(reset_line, None, ())
     from ...spark.gaps import compact
     from ...spark.reconciling import UNEXPLAINED, Fate
 
@@ -501,7 +528,7 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, end
                 f"  cannot be run again: {compact(one.gone)} (no broker has it now, or a later epoch has begun)"
             )
         if one.made_again:
-            lines.append(_made_again(one))
+            lines.append(_made_again(one, reset))
         if one.not_at_brokers:
             lines.append(NOT_AT_BROKERS)
         if one.ends is not None and not one.ends.read and (Fate.WAITING in one.fates or one.gone):
@@ -509,12 +536,19 @@ def as_lines(report: Report, broken: list[str], nowhere: Path | None = None, end
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     if report.batches is not None:
-        lines.append(BATCHES_GONE.format(*report.batches))
+        lines.append(BATCHES_GONE.format(*report.batches, reset(own_topics(report), "earliest")))
     lines += [f"unreadable {name}" for name in broken]
+    lines += [
+        f"{name} was set aside, and the table has all its records by now: it may be deleted, with its {REASON_SUFFIX}"
+        for name in report.needless
+    ]
     if report.lost:
-        lines.append(f"lost: {report.lost} messages, which the brokers had deleted before the group read them")
+        lines.append(
+            f"lost: {counted(report.lost, 'message')}, which the brokers had deleted before the group read them"
+        )
     if report.elsewhere:
-        lines.append(f"elsewhere: {report.elsewhere} messages, which the broker showed to other members or left out")
+        elsewhere = counted(report.elsewhere, "message")
+        lines.append(f"elsewhere: {elsewhere}, which the broker showed to other members or left out")
     if report.only_before:
         lines.append(
             f"before: {counted(report.only_before, 'message')} of queues of which nothing is known here: the group began"
@@ -535,14 +569,15 @@ def _not_read(queue: QueueReport, report: Report) -> str:
     return f"{NOT_READ}. Brokers put what fails there (the group's retryQueueNums): {cure(its)}"
 
 
-def _made_again(queue: QueueReport) -> str:
+def _made_again(queue: QueueReport, reset: Reset) -> str:
     from ...spark.gaps import compact
 
-    bring = f"`rocketcrew reset -t {queue.key.topic} --to earliest"
+    back = reset([queue.key.topic], "earliest", *["--reprocess"] * (not queue.newer))
+    bring = f"stop the group's members, run `{back}` and start them again"
     if queue.newer:
-        what = f"spark.on_recreated = epoch loads what waits; what is unknown needs {bring}` before"
+        what = f"spark.on_recreated = epoch loads what waits; to have what is unknown too, {bring} with that setting"
     else:
-        what = f"Their store times look older, so the loader cannot tell them: {bring} --reprocess` brings them"
+        what = f"Their store times look older, so the loader cannot tell them: to have them, {bring}"
     when = "later than" if queue.newer else "at other times than"
     return (
         f"  made again: the broker stored its {compact(queue.made_again)}, at least, {when} what the table has of these"

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from ...conf.printed import counted
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_change_supervisor
 
@@ -29,7 +30,7 @@ def reload(target: Target, wait: bool) -> None:
       rocketcrew reload -g billing --wait
     """
     answer = target.change(
-        "reload", lambda found: f"reload the code and the settings in {found['staff']['workers']} workers"
+        "reload", lambda found: f"reload the code and the settings in {counted(found['staff']['workers'], 'worker')}"
     )
     if answer is None:
         return

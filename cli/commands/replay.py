@@ -10,6 +10,7 @@ import click
 
 from ...client.clock import wall_ms
 from ...conf.exit_codes import EXIT_FAILURE
+from ...conf.printed import counted
 from ...conf.settings import Settings
 from ...workers.loading import describe
 from ..json_text import json_text
@@ -88,7 +89,7 @@ def replay(
 
 def as_lines(result: Replayed) -> list[str]:
     """The result for people."""
-    lines = [f"{result.handled} messages handled, {result.failed} failed, {result.rows} rows"]
+    lines = [f"{counted(result.handled, 'message')} handled, {result.failed} failed, {counted(result.rows, 'row')}"]
     lines += [
         f"failed: {one.topic} {one.broker} {one.queue_id} offset {one.offset}: {one.error}" for one in result.failures
     ]

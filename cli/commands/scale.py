@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from ...conf.printed import counted
 from ..controlling import Target, to_change_supervisor
 
 WORKERS_MAX: Final = 256
@@ -27,7 +28,7 @@ def scale(target: Target, workers: int) -> None:
       rocketcrew scale 8 -g billing
     """
     answer = target.change(
-        "scale", lambda found: f"have {workers} workers, now {found['staff']['workers']}", workers=workers
+        "scale", lambda found: f"have {counted(workers, 'worker')}, now {found['staff']['workers']}", workers=workers
     )
     if answer is not None:
-        target.tell(answer, f"{answer['workers']} workers (before: {answer['before']})")
+        target.tell(answer, f"{counted(answer['workers'], 'worker')} (before: {answer['before']})")

@@ -17,6 +17,7 @@ from ...client.outgoing import BODY_MAX_BYTES, OutgoingMessage
 from ...client.producer import SendResult
 from ...client.sync import SyncProducer
 from ...client.validation import check_topic_to_send
+from ...conf.printed import counted
 from ...conf.settings import Settings, require
 from ...remoting.errors import BrokerError, UsageError
 from ...remoting.names import DELAY_LEVEL_MAX
@@ -25,7 +26,7 @@ from ..asking import ask_cluster
 from ..changing import changes, so_far, would
 from ..json_text import json_text
 from ..options import with_settings
-from ..tables import counted, seen
+from ..tables import seen
 from ..wording import unknown_topic
 
 SLICE_MESSAGES: Final = 5_000
@@ -100,7 +101,7 @@ def send(
                 click.echo(_line(result, as_json))
     if sent > LINES_SHOWN_MAX and not as_json:
         seconds = time.monotonic() - started
-        click.echo(f"... {sent} messages in {seconds:.1f} s")
+        click.echo(f"... {counted(sent, 'message')} in {seconds:.1f} s")
     if new and sent:
         click.echo(f"topic {topic} is new: the first message has made it (--no-create would have refused)", err=True)
 

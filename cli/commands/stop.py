@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from ...conf.printed import counted
 from ...remoting.errors import RocketcrewError
 from ..controlling import Target, to_change_supervisor
 from ..options import Dependent
@@ -58,5 +59,5 @@ def stop(target: Target, quick: bool, wait: bool, timeout_s: float) -> None:
 def what(found: dict[str, Any], *, quick: bool) -> str:
     """What a stop would do, of a supervisor's status."""
     unfinished = sum(queue["unfinished"] for queue in (*found["queues"], *found["popped"]))
-    of = f"{unfinished} messages in hand" if unfinished != 1 else "1 message in hand"
+    of = f"{counted(unfinished, 'message')} in hand"
     return f"stop at once: {of} would come again" if quick else f"stop: {of} would be finished first"

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from ...conf.printed import counted
 from ..controlling import Target, to_supervisor
 from ..picture import cannot_write
 
@@ -87,7 +88,7 @@ def text_of(answer: Mapping[str, Any]) -> str:
     if not lines and not answer["queues"] and not answer["popped"]:
         lines.append(f"group {answer['group']}: this member has no queues")
     elif not lines:
-        lines.append(f"group {answer['group']}: no lag in {len(answer['queues'])} queues")
+        lines.append(f"group {answer['group']}: no lag in {counted(len(answer['queues']), 'queue')}")
     return "\n".join(lines)
 
 

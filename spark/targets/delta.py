@@ -53,7 +53,7 @@ from ..convert import Staged
 from ..delta_log import NOT_MAPPED, check_path, column_mapping, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
-from ..errors import BatchTakenError, LoaderError, remedy
+from ..errors import CONSUME_AGAIN, BatchTakenError, LoaderError, remedy
 from ..merging import MergeBounds
 from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
@@ -210,7 +210,7 @@ class DeltaTarget:
                 f"the table {self.path} is at batch {batch}, and {self.path / STATE_DIR} has no state of it (those of the"
                 f" newest {STATES_KEPT} batches are kept): it was taken back to an old version, or copied without it."
                 " Take it back to its newest version (RESTORE TABLE, or DeltaTable.restore of the deltalake package), or load"
-                " into a new table (spark.target) and consume again: rocketcrew reset --to earliest"
+                f" into a new table (spark.target), {CONSUME_AGAIN}"
             )
         return tried[0] if len(tried) == 1 else self._logged(batch, tried)
 

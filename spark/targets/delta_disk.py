@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from ...durable.files import CALLS, FileCalls, SyncError, sync_copy, sync_path
 from ..delta_log import LOG_DIR, actions_of, entry_of, is_delta
-from ..errors import LoaderError
+from ..errors import CONSUME_AGAIN, LoaderError
 from ..table_columns import tried_batches
 
 _UNSYNCED_MAX: Final = 16
@@ -154,7 +154,7 @@ def explain_no_log(table: Path) -> str:
         return ""
     return (
         f". It was a table of rocketcrew, and its log {table / LOG_DIR} is gone: put it back, or load into a new table"
-        " (spark.target) and consume again: rocketcrew reset --to earliest"
+        f" (spark.target), {CONSUME_AGAIN}"
     )
 
 
@@ -165,10 +165,7 @@ def _way_out(table: Path, version: int) -> str:
             " rows are loaded anew"
         )
     if entry_of(table, version + 1).exists():
-        return (
-            "Others have committed on top of it: load into a new table (spark.target) and consume again: rocketcrew reset"
-            " --to earliest"
-        )
+        return f"Others have committed on top of it: load into a new table (spark.target), {CONSUME_AGAIN}"
     return (
         f"While nothing else uses the table, move {entry_of(table, version)} and, where they are, the checkpoint of that"
         " number and _last_checkpoint to another place, and start again: the rows are loaded anew"

@@ -41,7 +41,7 @@ from ...durable.outcomes import BatchOutcomes
 from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..convert import FILE_BYTES, Staged
-from ..errors import BatchTakenError, LoaderError, remedy
+from ..errors import CONSUME_AGAIN, BatchTakenError, LoaderError, remedy
 from ..hdfs import HdfsPath
 from ..iceberg_catalog import (
     AGE_MAX,
@@ -282,8 +282,7 @@ class IcebergTarget:
                 " since main was moved is not in it. The segments stay"
             )
         raise LoaderError(
-            f"{said}, which was expired: load into a new table (spark.target, spark.options.table) and consume again:"
-            " rocketcrew reset --to earliest"
+            f"{said}, which was expired: load into a new table (spark.target, spark.options.table), {CONSUME_AGAIN}"
         )
 
     def has(self, plan: Plan) -> bool:

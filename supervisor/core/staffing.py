@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from math import inf
 from zlib import crc32
 
+from ...conf.printed import counted
 from . import events as ev
 from .decisions import Core
 from .reloading import RELOAD, ROLLING_FAILURES_MAX, Reload, ReloadEvent, canary_verdict
@@ -262,7 +263,7 @@ class Staffing:
         if worker.state is WorkerState.READY:
             self.wants_out(worker_id, reason)
             if self.reload is Reload.CANARY and worker_id == self._probe:
-                self._roll_back(f"the first worker left after {worker.messages} messages: {worker.wish}")
+                self._roll_back(f"the first worker left after {counted(worker.messages, 'message')}: {worker.wish}")
             self._retire(worker, worker.wish, now)
         self._core.handle(ev.WorkerStops(worker_id), now)
 
@@ -473,7 +474,7 @@ class Staffing:
             self.generation = self._coming
             self._probe = None
         elif verdict is ReloadEvent.FAILED:
-            self._roll_back(f"{worker.failed} of the first {worker.messages} messages failed")
+            self._roll_back(f"{worker.failed} of the first {counted(worker.messages, 'message')} failed")
             self._retire(worker, "rolled back", now)
 
     def _probe_ended(self, worker: Worker) -> None:
@@ -481,7 +482,7 @@ class Staffing:
         if self.reload is Reload.PROBING:
             self._roll_back(self.last_boot_error)
         elif self.reload is Reload.CANARY:
-            self._roll_back(f"the first worker died after {worker.messages} messages")
+            self._roll_back(f"the first worker died after {counted(worker.messages, 'message')}")
 
     def _roll_back(self, why: str) -> None:
         """The new code is no good: everything as it was before."""

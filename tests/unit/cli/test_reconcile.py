@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.reconcile import NOT_AT_BROKERS, NOT_READ, as_lines, as_object, ended_loaders, looked_again
+from rocketcrew.cli.commands.reconcile import (
+    NOT_AT_BROKERS,
+    NOT_READ,
+    as_lines,
+    as_object,
+    ended_loaders,
+    looked_again,
+    reset_line,
+)
+from rocketcrew.cli.commands.reset import reset
+from rocketcrew.conf.settings import load
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts
@@ -119,7 +132,36 @@ def test_a_topic_made_again_that_the_loader_cannot_tell_needs_a_new_epoch() -> N
     report = Report((QueueReport(ORDERS, QueueEnds(0, 20, 20), fates, made_again=made_again, newer=False),), None)
     line = as_lines(report, [])[2]
     assert line.startswith("  made again: the broker stored its 0-4, at least, at other times than ")
-    assert "`rocketcrew reset -t orders --to earliest --reprocess` brings them" in line
+    assert "stop the group's members, run `rocketcrew reset -t orders --to earliest --reprocess` and start them" in line
+
+
+@pytest.mark.parametrize("newer", [True, False])
+def test_the_command_that_is_printed_is_one_that_can_be_run(tmp_path: Path, newer: bool) -> None:
+    """With all that this one knew: a namespace, a table, several folders of segments, a data_dir of its own."""
+    flags = {
+        "consumer.group": "billing", "cluster.name_servers": "h:9876", "cluster.namespace": "ns", "spark.target": "my table",
+        "supervisor.data_dir": "state",
+    }  # fmt: skip
+    settings = load(flags, {}, None)
+    stagings = [tmp_path / "0", tmp_path / "1"]
+    for folder in stagings:
+        folder.mkdir()
+    again = IntervalSet.of([(0, 5)])
+    key = QueueKey("ns%billing", "ns%orders", "b", 0)
+    report = Report(
+        (QueueReport(key, QueueEnds(0, 20, 20), {Fate.UNKNOWN: again}, made_again=again, newer=newer),), None
+    )
+    said = "\n".join(as_lines(report, [], reset=partial(reset_line, settings, stagings)))
+    found = re.search("`rocketcrew reset (.*?)`", said)
+    assert found is not None
+    context = reset.make_context("reset", shlex.split(found[1]))
+    asked = {
+        "name_servers": "h:9876", "group": "billing", "topics": ("orders",), "where": "earliest",
+        "stagings": tuple(stagings), "reprocess": not newer, "target": None if newer else "my table",
+    }  # fmt: skip
+    assert {name: context.params[name] for name in asked} == asked
+    assert "cluster.namespace=ns" in found[1]
+    assert "supervisor.data_dir=state" in found[1]
 
 
 def test_a_queue_that_no_broker_knows_is_not_explained() -> None:

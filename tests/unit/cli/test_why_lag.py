@@ -102,7 +102,7 @@ def test_a_queue_in_doubt_is_shown_though_it_has_no_lag(waits_for: str, withheld
     quiet = queue(lag=0, unfinished=0, holds="nothing", worker=None, doubt=doubt)
     line = f"  in doubt for 12 s, as another member may have had it: {said}"
     assert text(quiet).splitlines()[-1] == line
-    assert text(quiet | {"doubt": None}) == "group billing: no lag in 1 queues"
+    assert text(quiet | {"doubt": None}) == "group billing: no lag in 1 queue"
 
 
 def test_popped_messages_are_counted() -> None:

@@ -15,6 +15,7 @@ import pytest
 import segment_helpers
 from loader_world import Crash, World
 
+from rocketcrew.cli.commands.reconcile import as_lines
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import ELSEWHERE, Outcomes
@@ -283,6 +284,30 @@ def test_records_of_no_epoch_are_set_aside_and_named(world: World, segments: Any
     words = "is set aside: its records are other ones than the table has with their offsets: see"
     assert told == [f"{aside} {words} {aside.name}.reason.json"]
     assert not facts.quarantined, "they are not to be run again by these offsets"
+
+
+def test_what_was_of_no_epoch_may_be_deleted_once_the_table_has_it(world: World, segments: Any) -> None:
+    """A reset that reprocesses brings the same records in an epoch of their own."""
+    world.seal([segments.Record(n) for n in range(3)])
+    world.drain(world.loader())
+    both = [later(segments.Record(n, ["before"]), -1) for n in range(2)]
+    world.seal(both)
+    world.drain(world.loader(epoch_on_recreated=True))
+    (aside,) = (world.roots[0] / "bad").glob("*.arrows")
+    write_request([Staging(world.roots[0])], (QUEUE.in_epoch(1),))
+    world.seal(both[:1])
+    world.drain(world.loader())
+    facts, told = table_facts(world.table, world.roots)
+    assert (len(told), facts.needless) == (1, ()), "one of its records is not there yet"
+    world.seal(both[1:])
+    world.drain(world.loader())
+    facts, told = table_facts(world.table, world.roots)
+    assert (told, facts.needless) == ([], (str(aside),))
+    lines = as_lines(reconcile(facts, None), told)
+    assert (
+        f"{aside} was set aside, and the table has all its records by now: it may be deleted, with its .reason.json"
+        in lines
+    )
 
 
 @pytest.mark.parametrize("point", [None, *POINTS])

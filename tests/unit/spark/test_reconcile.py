@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -20,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from loader_world import World
 
-from rocketcrew.cli.commands.reconcile import check_begun
+from rocketcrew.cli.commands.reconcile import check_begun, reset_line
 from rocketcrew.durable.facts import facts_to_text
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import (
@@ -360,8 +361,8 @@ def test_before_the_first_batch_the_staging_folder_tells(
     assert (facts.rows, broken) == ((0, 0), [])
     with pytest.raises(UsageError, match="holds no batch yet"):
         table_facts(world.table, ())
-    with pytest.raises(UsageError, match=r"its loader has begun.*reset --to"):
-        check_begun(world.table)
+    with pytest.raises(UsageError, match=r"its loader has begun.*`rocketcrew reset -t orders --to TIME`"):
+        check_begun(world.table, report, partial(reset_line, None, ()))
     (world.table / "somebody").mkdir(parents=True)
     with pytest.raises(UsageError, match="is no table of rocketcrew"):
         table_facts(world.table, world.roots[:1])

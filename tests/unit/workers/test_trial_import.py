@@ -16,9 +16,11 @@ import pytest
 from rocketcrew.cli.exit_codes import exit_code
 from rocketcrew.conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.workers.api import Handler, handler
 from rocketcrew.workers.loading import HandlerLoadError
+from rocketcrew.workers.message import Message
 from rocketcrew.workers.spawn import WorkerStartError
-from rocketcrew.workers.trial_import import _written, examine, handlers_of, why_no_answer
+from rocketcrew.workers.trial_import import _written, examine, handlers_of, look, look_at_columns, why_no_answer
 
 DEADLINE_S = 60.0
 HERE = "rocketcrew.workers.trial_import"
@@ -69,35 +71,44 @@ def test_a_module_of_its_own_process() -> None:
         examine(HERE, 60_000)
 
 
+def returns_a_number(message: Message) -> int:
+    return len(message.body)
+
+
 @pytest.mark.parametrize(
-    ("handles", "schema", "wrong"),
+    ("made", "schema", "wrong"),
     [
-        ('@handler(schema="order_id strin")\ndef h(message): ...', "", 'handler declares:h: schema: unknown type "strin"'),
-        ('@handler(schema="order_id strin")\ndef h(message): ...', "infer", "handler declares:h: schema: unknown type"),
-        ('@handler(schema="_id int")\ndef h(message): ...', "", 'handler declares:h: schema: column "_id"'),
-        ('@handler(schema="n int")\ndef h(message) -> int: ...', "", "annotated to return int, which cannot be a row"),
-        ("def h(message) -> int: ...", "n int", "annotated to return int, which cannot be a row"),
+        (handler(look, schema="order_id strin"), "", f'handler {HERE}:look: schema: unknown type "strin" at'),
+        (handler(look, schema="order_id strin"), "infer", f'handler {HERE}:look: schema: unknown type "strin" at'),
+        (handler(look, schema="_id int"), "", f'handler {HERE}:look: schema: column "_id": names that start with'),
+        (handler(returns_a_number, schema="n int"), "", "is annotated to return int, which cannot be a row"),
+        (handler(returns_a_number), "n int", "is annotated to return int, which cannot be a row"),
     ],
 )
-def test_columns_that_a_handler_cannot_have_are_its_fault(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, handles: str, schema: str, wrong: str
+def test_columns_that_a_handler_cannot_have_are_its_fault_where_rows_are_kept(
+    made: Handler, schema: str, wrong: str
 ) -> None:
-    (tmp_path / "declares.py").write_text(f"from rocketcrew import handler\n{handles}\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(HandlerLoadError, match=wrong):
-        examine("declares:h", 60_000, schema=schema)
-    assert examine("declares:h", 60_000).import_path == "declares:h", "where no rows are kept they do not count"
+    assert wrong in look_at_columns(made, schema)["wrong"]
+    assert look_at_columns(made, None) == {}
 
 
-def test_folders_are_of_columns_that_the_handler_declares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "foldered.py").write_text(
-        "from rocketcrew import handler\n@handler(schema='n int, day date')\ndef h(m): ..."
+def test_what_the_configuration_declares_goes_before_the_handlers_own() -> None:
+    assert look_at_columns(handler(look, schema="order_id strin"), "n int", "n") == {}
+
+
+def test_folders_are_of_columns_that_the_handler_declares() -> None:
+    made = handler(look, schema="n int, day date")
+    wrong = "spark.partition_by names 'month', which is no column of the rows: they have n, day"
+    assert look_at_columns(made, "", "month") == {"settings": wrong}
+    assert look_at_columns(made, "", "day") == {}
+
+
+def test_the_columns_of_a_handler_are_looked_at_where_it_is_imported(tmp_path: Path) -> None:
+    mistyped = "from rocketcrew import handler\n@handler(schema='n itn')\ndef count(message): pass"
+    assert (
+        examined(tmp_path, mistyped)
+        == 'handler shop:count: schema: unknown type "itn" at "itn" (character 3) of "n itn" \n'
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(UsageError, match=r"^spark\.partition_by names 'month', which is no column of the rows: they have n, day"):
-        examine("foldered:h", 60_000, schema="", partition_by=["month"])
-    assert examine("foldered:h", 60_000, schema="", partition_by=["day"]).import_path == "foldered:h"
-    assert examine("foldered:h", 60_000, schema="month int", partition_by=["month"]).import_path == "foldered:h"
 
 
 def test_columns_that_are_written_wrongly_are_no_fault_of_the_handler() -> None:
@@ -141,10 +152,12 @@ EXAMINES = """
 import sys
 from pathlib import Path
 sys.path[:0] = [Path("no text"), sys.argv[1]]
+from rocketcrew.workers.api import Handler, handler
 from rocketcrew.workers.loading import HandlerLoadError
+from rocketcrew.workers.message import Message
 from rocketcrew.workers.trial_import import examine
 try:
-    print(examine("shop", 300_000).name)
+    print(examine("shop", 300_000, schema="").name)
 except HandlerLoadError as error:
     print(error, error.traceback)
 """
