@@ -30,8 +30,9 @@ def in_words(error: RocketcrewError, other_server: str = BY_FLAG) -> str:
     if isinstance(error, BrokerError):
         return _refused(error, other_server)
     if isinstance(error, UnreachableError) and error.reason.startswith(_NOBODY):
-        why = error.reason.rpartition("cannot connect: ")[2] if "cannot connect" in error.reason else error.reason
-        why = re.sub(r"\[Errno -?\d+\] ", "", why)
+        why = error.reason.rpartition("cannot connect: ")[2]
+        why = re.sub(rf"^{_NOBODY} .*?: (?:{re.escape(error.address)}: )?", "", why)
+        why = re.sub(r"\[Errno -?\d+\] | to [A-Z_]+ \(\d+\)", "", why)
         return f"no name server answers at {error.address} ({why}). Is it running there? Name another {other_server}"
     return str(error)
 

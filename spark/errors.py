@@ -96,7 +96,7 @@ def exit_code(error: BaseException) -> int:
 
 CONSUME_AGAIN: Final = "stop the members and consume again: `rocketcrew reset -g GROUP -t TOPIC --to earliest`"
 """For a table that has begun anew."""
-RUN_AGAIN: Final = "`rocketcrew reconcile -g GROUP --target TABLE --rerun HANDLER`"
+RUN_AGAIN: Final = "`rocketcrew reconcile --rerun HANDLER -g GROUP --target TABLE`"
 """What runs messages once more whose rows are lost."""
 
 

@@ -15,8 +15,8 @@ MUCH_SHARE: Final = 0.1
 _KNOWN: Final = {
     "reason": "all records of a segment are in the table: a queue came from another member before it had committed, a crash"
     " had much delivered again, or the group's offsets were reset; counted from now on",
-    "remedy": "only if you have reset the group to have such records once more: `rocketcrew reset"
-    " -g GROUP -t TOPIC --to TIME --reprocess --target TABLE`, which loads their rows beside the first ones",
+    "remedy": "only if you have reset the group to have such records once more: `rocketcrew reset --reprocess"
+    " --target TABLE -g GROUP -t TOPIC --to TIME`, which loads their rows beside the first ones",
 }
 
 

@@ -375,7 +375,7 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
     if found:
         path, why = found[0]
         folders = [word for folder in config.stagings for word in ("--staging", folder)]
-        aside = command_line("load", *folders, "--target", config.target, "--quarantine")
+        aside = command_line("load", "--quarantine", *folders, "--target", config.target)
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
             f" Load into another table, or have `{aside}` set these segments aside, and run their messages again: {RUN_AGAIN}"

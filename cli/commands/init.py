@@ -142,4 +142,6 @@ def init(
         return
     click.echo("\n".join(f"{'would write' if dry_run else 'wrote'} {(folder or Path()) / name}" for name in files))
     if not dry_run:
-        click.echo(f"now: {entering(folder or Path())}rocketcrew dev app    and, to test the handler: pytest")
+        click.echo(
+            f"now: {entering(folder or Path())}rocketcrew dev app    and, to test the handler: pip install pytest && pytest"
+        )

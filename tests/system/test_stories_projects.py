@@ -21,7 +21,8 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(folder, "init", "shop")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == "wrote shop/app.py"
-    assert done.stdout.splitlines()[-1] == "now: cd shop && rocketcrew dev app    and, to test the handler: pytest"
+    now = "now: cd shop && rocketcrew dev app    and, to test the handler: pip install pytest && pytest"
+    assert done.stdout.splitlines()[-1] == now
     return folder / "shop"
 
 

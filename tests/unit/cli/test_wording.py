@@ -22,6 +22,14 @@ ROUTE = "GET_ROUTEINFO_BY_TOPIC (105) at 10.0.0.5:10911 for topic orders"
             UnreachableError("h:1", "no name server answered GET (1): h:1: GET (1): cannot connect: [Errno -2] Unknown"),
             "no name server answers at h:1 (Unknown). Is it running there?",
         ),
+        (
+            UnreachableError("h:1", "no name server answered GET (1): h:1: no answer to GET (1) within 9 ms"),
+            "no name server answers at h:1 (no answer within 9 ms). Is it running there?",
+        ),
+        (
+            UnreachableError("h:1;i:2", "no name server answered GET (1): h:1: GET (1): closed; i:2: no answer to GET (1)"),
+            "no name server answers at h:1;i:2 (h:1: GET (1): closed; i:2: no answer). Is it running there?",
+        ),
         (UnreachableError("h:1", "closed"), "h:1: closed"),
         (UsageError("as it is"), "as it is"),
     ],
