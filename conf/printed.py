@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Final, cast
 
 from .redaction import sounds_secret
 from .settings import Settings, value_of
@@ -48,15 +48,20 @@ def same_settings(settings: Settings, *names: str) -> list[str]:
         ):
             continue
         value = value_of(settings, name)
-        if not (isinstance(value, Mapping) and any(map(sounds_secret, value))):
+        if not any(map(sounds_secret, _names(value))):
             words += ["--set", f"{name}={_text(value)}"]
     return words
+
+
+def _names(value: object) -> Iterable[str]:
+    """Of the members of a setting that is a table."""
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else ()
 
 
 def _text(value: object) -> str:
     """A setting's value as a flag has it."""
     if isinstance(value, tuple):
-        return ",".join(map(str, value))
+        return ",".join(map(str, cast("tuple[object, ...]", value)))
     if isinstance(value, Mapping):
-        return json.dumps(dict(value))
+        return json.dumps(dict(cast("Mapping[str, object]", value)))
     return str(value).lower() if isinstance(value, bool) else str(value)
