@@ -25,9 +25,7 @@ def test_what_is_finished_for_good_comes_again_only_at_another_member() -> None:
 def test_rows_that_are_not_in_the_table_yet_are_told() -> None:
     """Their messages are committed, so that nothing else shows where they are."""
     said = ended_line(Summary(0, COUNTERS, 0, 0, 0, 2), LOAD)
-    assert said.endswith(
-        "; to come again 0; 2 segments not in the table yet: the next run loads, or `rocketcrew load --staging s`"
-    )
+    assert said.endswith("; to come again 0; 2 segments not in the table yet: the next run loads, or `a command line`")
     assert "table" not in ended_line(Summary(0, COUNTERS, 0, 0, 0), LOAD)
 
 
