@@ -17,9 +17,8 @@ from ..conf.printed import counted
 from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from .times import SKEW_MAX_MS
 
-SKEW_MAX_MS: Final = 5_000
-"""Brokers report their clock to the second; less than this does no harm."""
 FILES_BASE: Final = 128
 FILES_EACH_WORKER: Final = 16
 """Open files of the supervisor: connections, state and libraries, and for each worker links, memory and its successor's."""

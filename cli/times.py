@@ -12,6 +12,8 @@ import click
 from ..conf.formats import UNIT_MS, check_milliseconds, consume_timestamp_ms
 from ..remoting.errors import UsageError
 
+SKEW_MAX_MS: Final = 5_000
+"""Between clocks of two hosts. Brokers report theirs to the second; less than this does no harm."""
 _AGO: Final = re.compile(r"([0-9]{1,9})([smhd])")
 _TIMESTAMP: Final = re.compile(r"[0-9]{14}")
 """yyyyMMddHHmmss, as RocketMQ's own commands take it; in milliseconds it would be a time after the year 2286."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from ..remoting.bodies import BrokerData
 from ..remoting.errors import BrokerError, UsageError
-from .admin import Admin
 from .cluster import Cluster
 from .route_cache import KnownRoutes, RouteCache
 from .routes import one_moved
@@ -27,6 +26,8 @@ async def refuse_another_cluster(cluster: Cluster, cache: RouteCache) -> None:
             others.append(known)
     if not others:
         return
+    from .admin import Admin  # of a few starts: what administrators ask is not imported at all of them
+
     try:
         brokers = (await Admin(cluster).cluster_info()).broker_addr_table
     except BrokerError:

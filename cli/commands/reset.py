@@ -19,7 +19,6 @@ from ...remoting.queues import MessageQueue
 from ...supervisor.member.access import access_of
 from ..asking import is_set_broadcasting
 from ..changing import agrees, asks, changes
-from ..checkups import SKEW_MAX_MS
 from ..messages import when
 from ..moving import (
     EARLIEST,
@@ -35,7 +34,7 @@ from ..moving import (
 )
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
 from ..stagings import group_in_keys, staging_folders
-from ..times import parse_time
+from ..times import SKEW_MAX_MS, parse_time
 
 if TYPE_CHECKING:
     from ...durable.intervals import QueueKey

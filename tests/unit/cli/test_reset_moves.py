@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.cli.checkups import SKEW_MAX_MS
 from rocketcrew.cli.commands.reset import time_of
 from rocketcrew.cli.moving import AS_BEFORE, REPEATED, TOLD, Move, report, show_moves
-from rocketcrew.cli.times import parse_time
+from rocketcrew.cli.times import SKEW_MAX_MS, parse_time
 from rocketcrew.conf.formats import consume_timestamp_ms
 from rocketcrew.remoting.errors import UsageError
 

@@ -211,7 +211,8 @@ def test_a_table_without_the_state_of_its_batch_is_refused_with_the_ways_out(wor
     for path in (world.table / "_rocketcrew").glob("5-*.json"):
         path.unlink()
     with pytest.raises(
-        LoaderError, match=r"at batch 5.*no state of it.*RESTORE TABLE.*spark\.target.*reset --to earliest"
+        LoaderError,
+        match=r"at batch 5.*no state of it.*RESTORE TABLE.*spark\.target.*reset -g GROUP -t TOPIC --to earliest",
     ):
         world.loader()
 
