@@ -245,7 +245,8 @@ def test_outcomes_are_merged_in_a_bucket_as_on_a_disk(table: ObjectPath, tmp_pat
 
 
 def test_a_rerun_is_refused_with_the_way_out() -> None:
-    with pytest.raises(UsageError, match="reset --to TIME --reprocess"), only_rerun(place_of("s3://bucket/table", {})):
+    remedy = "reset -g GROUP -t TOPIC --to TIME --reprocess --target s3://bucket/table"
+    with pytest.raises(UsageError, match=remedy), only_rerun(place_of("s3://bucket/table", {})):
         pass
 
 
