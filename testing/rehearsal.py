@@ -97,7 +97,7 @@ _RULES: Final = {
 }  # fmt: skip
 _QUIET: Final = (
     act.Load, act.Reclaim, act.Recall, act.ReadCell, act.AskReport, act.Retired, act.JournalDone, act.JournalSealed,
-    act.JournalCommitted, act.CountCellsAnew, act.ChargesChanged, act.Finished,
+    act.JournalCommitted, act.JournalGoesOn, act.CountCellsAnew, act.ChargesChanged, act.Finished,
 )  # fmt: skip
 """What concerns other processes, disks and restarts."""
 

@@ -283,12 +283,21 @@ class JournalCommitted:
     start: int
     offset: int
     opened_ms: int = 0
-    """The queue is opened with it, or goes on after a doubt, at this time of day; 0 = it was before, or that is not known."""
+    """The queue is opened with it at this time of day; 0 = it was before, or that is not known."""
 
 
 def forgotten(mq: MessageQueue) -> JournalCommitted:
     """Nothing is committed of the queue any more, nor finished: an offset below all others."""
     return JournalCommitted(mq, -1, -1)
+
+
+@dataclass(slots=True, eq=False)
+class JournalGoesOn:
+    """The queue goes on here after a doubt: its journal counts as if opened at this time of day (0 = not known). Nothing else
+    changes, so no offset is said: before the first commit it would be taken for an opening."""
+
+    mq: MessageQueue
+    at_ms: int
 
 
 @dataclass(slots=True, eq=False)
@@ -363,6 +372,7 @@ Action = (
     | JournalSealed
     | JournalLost
     | JournalCommitted
+    | JournalGoesOn
     | CountCellsAnew
     | ChargesChanged
     | Log

@@ -30,7 +30,7 @@ from math import inf
 
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
-from .actions import Commit, FetchOffset, JournalCommitted
+from .actions import Commit, FetchOffset, JournalGoesOn
 from .events import Committed, Members
 from .process_queue import ProcessQueue, PulledQueue
 from .state import State
@@ -190,7 +190,7 @@ class Doubts:
         """A queue that goes on here another member of this host may have opened meanwhile: its journal is the older one from
         here on."""
         if q.pq.state is QueueState.ASSIGNED and not q.in_doubt:
-            self.s.out.append(JournalCommitted(q.pq.mq, q.pq.ledger.begin, q.committed, wall_ms))
+            self.s.out.append(JournalGoesOn(q.pq.mq, wall_ms))
 
     def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
         """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened

@@ -45,7 +45,7 @@ UNANSWERED: frozenset[type] = frozenset(
     {
         act.UnlockQueues, act.Load, act.KillWorker, act.Reclaim, act.Recall, act.ReadCell, act.AskReport,
         act.CountCellsAnew, act.ChargesChanged, act.Log, act.Heartbeat, act.Finished,
-        act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted,
+        act.JournalDone, act.JournalSealed, act.JournalLost, act.JournalCommitted, act.JournalGoesOn,
     }
 )  # fmt: skip
 """Nobody waits for these."""

@@ -25,7 +25,7 @@ from typing import Final, cast
 from ...durable.intervals import Intervals, IntervalSet
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
-from .actions import Action, Commit, JournalCommitted, JournalDone, JournalLost, JournalSealed, Pull
+from .actions import Action, Commit, JournalCommitted, JournalDone, JournalGoesOn, JournalLost, JournalSealed, Pull
 from .chunks import Token
 
 Records = Sequence[tuple[MessageQueue, Sequence[tuple[int, int]]]]
@@ -45,9 +45,10 @@ _COMMITTED = struct.Struct("<BIqq")
 _SENT = struct.Struct("<BIq")
 _OPENED = struct.Struct("<BIqqq")
 _RUN = struct.Struct("<BII")
+_GOES_ON = struct.Struct("<BIq")
 _TAKEN_BACK = "-"
 """In the place of a run: the offset went back since that opened it, and a segment does not say what is from before."""
-_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_RUN = 1, 2, 3, 4, 5, 6, 7, 9
+_K_QUEUE, _K_WORKER, _K_DONE, _K_SEALED, _K_COMMITTED, _K_SENT, _K_OPENED, _K_GOES_ON, _K_RUN = range(1, 10)
 
 
 @dataclass(slots=True, eq=False)
@@ -66,8 +67,8 @@ class JournalRun:
     run: str
 
 
-Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalSent | JournalRun
-JOURNALLED: Final = frozenset((JournalDone, JournalSealed, JournalLost, JournalCommitted))
+Entry = JournalDone | JournalSealed | JournalLost | JournalCommitted | JournalGoesOn | JournalSent | JournalRun
+JOURNALLED: Final = frozenset((JournalDone, JournalSealed, JournalLost, JournalCommitted, JournalGoesOn))
 """Actions that are entries, and nothing else."""
 _NOTED: Final = JOURNALLED | {Commit, Pull}
 
@@ -119,6 +120,11 @@ class QueueLog:
         """The higher, the later: of what another journal knows of the queue nothing counts where that is lower."""
         return self.opened_ms, self.committed
 
+    def opened_at(self, ms: int) -> None:
+        """0 = not known."""
+        if ms:
+            self.opened_ms = max(ms, self.opened_ms + 1)  # the clock may have gone back
+
 
 @dataclass(slots=True)
 class JournalState:
@@ -153,6 +159,8 @@ class JournalState:
         elif isinstance(entry, JournalSent):
             log = self._log(entry.mq)
             log.sent = max(log.sent, entry.offset)
+        elif isinstance(entry, JournalGoesOn):
+            self._log(entry.mq).opened_at(entry.at_ms)
         elif not isinstance(entry, JournalRun):
             return self._committed(entry)
         elif entry.mq is None:
@@ -170,8 +178,7 @@ class JournalState:
             log.durable, log.run = Intervals(), log.run and _TAKEN_BACK
         if opened:
             log.run = log.run or self.run
-        if entry.opened_ms:
-            log.opened_ms = max(entry.opened_ms, log.opened_ms + 1)  # the clock may have gone back
+        log.opened_at(entry.opened_ms)
         log.start, log.committed = entry.start, entry.offset
         log.sent = entry.offset if opened or went_back else max(log.sent, entry.offset)
         log.durable.discard_below(entry.offset)
@@ -324,6 +331,8 @@ class JournalEncoder:
                 out.append(_OPENED.pack(_K_OPENED, queue, *at, entry.opened_ms))
             else:
                 out.append(_COMMITTED.pack(_K_COMMITTED, queue, *at))
+        elif isinstance(entry, JournalGoesOn):
+            out.append(_GOES_ON.pack(_K_GOES_ON, self._queue(entry.mq, out), entry.at_ms))
         elif isinstance(entry, JournalSent):
             out.append(_SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset))
         elif isinstance(entry, JournalRun):
@@ -440,6 +449,10 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             _, queue, start, offset, opened_ms = _OPENED.unpack_from(payload, at)
             at += _OPENED.size
             yield JournalCommitted(names.queues[queue], start, offset, opened_ms)
+        elif kind == _K_GOES_ON:
+            _, queue, at_ms = _GOES_ON.unpack_from(payload, at)
+            at += _GOES_ON.size
+            yield JournalGoesOn(names.queues[queue], at_ms)
         elif kind == _K_RUN:
             _, queue, run = _RUN.unpack_from(payload, at)
             at += _RUN.size

@@ -415,7 +415,7 @@ class SimMember:
                 for start, end in offsets.pairs():
                     truth.all_finished((mq.topic, mq.queue_id), start, end, "the journal (sealed)")
             return
-        if isinstance(entry, act.JournalLost | JournalSent | JournalRun):
+        if isinstance(entry, act.JournalLost | act.JournalGoesOn | JournalSent | JournalRun):
             return
         key = (entry.mq.topic, entry.mq.queue_id)
         if isinstance(entry, act.JournalDone):

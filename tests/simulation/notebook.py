@@ -10,7 +10,14 @@ from collections.abc import Sequence
 
 from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.core.actions import JournalCommitted, JournalDone, JournalLost, JournalSealed, Log
+from rocketcrew.supervisor.core.actions import (
+    JournalCommitted,
+    JournalDone,
+    JournalGoesOn,
+    JournalLost,
+    JournalSealed,
+    Log,
+)
 from rocketcrew.supervisor.core.journal import Entry, JournalSent
 from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import QueueEvent, QueueState
@@ -65,7 +72,7 @@ class Notebook:
                     self._finished[mq].add(start, end)
         elif isinstance(entry, JournalLost):
             self._waiting.pop((entry.worker_id, entry.seq), None)
-        elif isinstance(entry, JournalSent):
+        elif isinstance(entry, JournalSent | JournalGoesOn):
             pass
         elif isinstance(entry, JournalDone):
             if entry.seq:

@@ -6,19 +6,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rocketcrew.durable.intervals import Intervals
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.assigning import CUT_SHORT_MS
 from rocketcrew.supervisor.core.doubts import GONE_S, STOOD_STILL_S, WITHHELD_S
-from rocketcrew.supervisor.core.journal import JournalState
+from rocketcrew.supervisor.core.journal import JournalSent, JournalState, entries_of
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.states import QueueState
+from rocketcrew.supervisor.journal_file import JournalFile, read_journal
 
 from .conftest import TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from rocketcrew.supervisor.core.chunks import Chunk
 
@@ -112,26 +115,36 @@ def test_a_broker_that_forgot_the_newest_offsets_is_told_them_again(make: Make) 
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
 
 
+@pytest.mark.parametrize("committed", [0, 2])
 @pytest.mark.parametrize("offset", [0, 2])
 def test_a_queue_that_goes_on_here_counts_as_opened_after_all_that_others_of_the_host_know(
-    make: Make, offset: int
+    make: Make, tmp_path: Path, offset: int, committed: int
 ) -> None:
-    """One that had it meanwhile and was killed may have finished something that a reset asks for, which we heard of since."""
+    """One that had it meanwhile and was killed may have finished something that a reset asks for, which we heard of since.
+    Else our journal says what it did, also where the answer to the only commit was lost."""
+    forgets: list[bool] = []
     bench, _ = running(make)
-    assert bench.persist() == [2]
     mq, theirs = bench.queue(), JournalState()
+    ours = JournalFile(tmp_path / "journal", JournalState(), 1 << 20, forgets=lambda: forgets.append(True))
     for entry in (act.JournalCommitted(mq, 2, 2, 5_000), act.JournalDone(mq, 7, 9, "", 0)):
         theirs.apply(entry)
+    ours.append([act.JournalCommitted(mq, 0, 0, 1_000), JournalSent(mq, 2), act.JournalDone(mq, 5, 6, "", 0)])
+    bench.core.handle(ev.Persist(), bench.now)
+    bench.commits(ok=committed == 2)
+    ours.append(bench.take(act.JournalCommitted)[1:])
     lost(bench)
     bench.take(act.FetchAssignment)
     bench.members([0])
+    forgets.clear()
     bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, offset, 6_000), bench.now)
-    ours = JournalState()
-    for entry in [act.JournalCommitted(mq, 0, 0, 1_000), *bench.take(act.JournalCommitted)]:
-        assert not ours.apply(entry), "nothing waits for it"
-    assert (ours.queues[mq].committed, ours.queues[mq].opened_ms) == (2, 6_000)
-    ours.merge(theirs)
-    assert ours.recovered() == {}
+    ours.append(entries_of(bench.core.take_actions()))
+    ours.close()
+    assert not forgets, "what cells show counts"
+    known = read_journal(tmp_path / "journal")
+    assert known == ours.state
+    assert (known.queues[mq].committed, known.queues[mq].opened_ms, known.sent()) == (committed, 6_000, {mq: 2})
+    known.merge(theirs)
+    assert known.recovered() == {mq: (committed, Intervals([(5, 6)]))}
 
 
 def cut_off(bench: Bench) -> None:
