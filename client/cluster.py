@@ -38,7 +38,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Container
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -56,7 +56,7 @@ from .logs import get_logger
 from .name_servers import NOT_READY, NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
-from .route_cache import KnownRoutes
+from .route_cache import KnownRoutes, is_folder
 from .routes import BrokerTable, default_route, judged, queues_to_read, queues_to_write
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
@@ -138,6 +138,8 @@ class Cluster:
         """None = to be made anew of the routes."""
         self.place = place or self.name_servers.url
         self._offered = KnownRoutes()
+        self.compare: Callable[[TopicRouteData], Awaitable[None]] | None = None
+        """Sees each answer before it is one, and may raise UsageError (same_cluster.py)."""
         self.is_closed = False
 
     # Routes.
@@ -308,8 +310,11 @@ class Cluster:
             self.name_servers.offer(known.name_servers)
 
     def is_of(self, known: KnownRoutes) -> bool:
-        """Whether it certainly was known of this cluster. What an address server tells, and what a name in DNS means, may
-        have changed: that the setting is the same is enough. So is one name server of several."""
+        """Whether it was known at the same place. What an address server tells, and what a name in DNS means, may have
+        changed: that the setting is the same is enough. So is one name server of several. Of an own broker only the folder
+        counts, as others may have its ports at another time."""
+        if is_folder(known.place) or is_folder(self.place):
+            return known.place == self.place
         if known.place and known.place == self.place:
             return True
         return not set(known.name_servers).isdisjoint(self.name_servers.addresses)
@@ -460,7 +465,10 @@ class Cluster:
         where = self.name_servers.where
         if answer.code != ResponseCode.SUCCESS:
             raise refusal(answer, code, f"{where} for topic {topic}")
-        return judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
+        route = judged(TopicRouteData.decode(answer.body), f"route of topic {topic} from {where}")
+        if self.compare is not None:
+            await self.compare(route)
+        return route
 
     def _keep_answer(self, table: dict[str, _Entry], sought: Sought, route: TopicRouteData, asked: _Question) -> bool:
         known = table.get(sought[0])

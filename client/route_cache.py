@@ -1,6 +1,7 @@
 """Routes on disk, so that a start finds its brokers while every name server is away.
 
-One JSON file: version, name servers and place (whose routes these are), and the routes in the form of the wire. Written
+One JSON file: version, name servers and place (whose routes these are), the routes in the form of the wire, and the same of
+runs before whose cluster may be this one or another (same_cluster.py). Written
 whole beside the old one and renamed, so that a reader finds the old or the new. A file that is damaged, from another version
 or too large is no error: it is only not used, and replaced by the next save.
 """
@@ -35,6 +36,8 @@ class KnownRoutes:
     routes: Mapping[str, TopicRouteData] = field(default_factory=dict[str, TopicRouteData])
     place: str = ""
     """What is the same wherever the name servers are: the address server's URL, an own broker's folder. Often empty."""
+    before: Sequence[KnownRoutes] = ()
+    """What runs before knew that nobody could compare with this yet."""
 
     @property
     def brokers(self) -> list[BrokerData]:
@@ -42,9 +45,16 @@ class KnownRoutes:
         return [data for route in self.routes.values() for data in route.broker_datas]
 
 
+def is_folder(place: str) -> bool:
+    """Whether the place is an own broker's."""
+    return place.startswith("/")
+
+
 def encode_routes(known: KnownRoutes) -> bytes:
     """The file's content; routes are dropped, the last by name first, that would make it too large."""
-    head = json.dumps({"version": VERSION, "name_servers": list(known.name_servers), "place": known.place})
+    before = [json.loads(encode_routes(one)) for one in known.before]
+    names = list(known.name_servers)
+    head = json.dumps({"version": VERSION, "name_servers": names, "place": known.place, "before": before})
     parts: list[bytes] = []
     left = FILE_BYTES_MAX - len(head) - 64
     for topic in sorted(known.routes):
@@ -59,15 +69,20 @@ def encode_routes(known: KnownRoutes) -> bytes:
 def decode_routes(data: bytes) -> KnownRoutes:
     """What a file says. Raises ValueError when it is none of ours."""
     try:
-        found: Any = json.loads(data)
-        if found["version"] != VERSION:
-            raise ValueError(f"version {found['version']}, not {VERSION}")
-        routes = {
-            str(topic): TopicRouteData.decode(json.dumps(route).encode()) for topic, route in found["routes"].items()
-        }
-        return KnownRoutes(tuple(str(address) for address in found["name_servers"]), routes, str(found["place"]))
+        return _decoded(json.loads(data))
     except (KeyError, TypeError, AttributeError, RecursionError, ProtocolError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def _decoded(found: Any) -> KnownRoutes:
+    if found["version"] != VERSION:
+        raise ValueError(f"version {found['version']}, not {VERSION}")
+    return KnownRoutes(
+        tuple(str(address) for address in found["name_servers"]),
+        {str(topic): TopicRouteData.decode(json.dumps(route).encode()) for topic, route in found["routes"].items()},
+        str(found["place"]),
+        tuple(map(_decoded, found.get("before", ()))),
+    )
 
 
 class RouteCache:

@@ -7,7 +7,7 @@ findBrokerAddressInSubscribe, cleanOfflineBroker).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from ..remoting.bodies import BrokerData, QueueData, TopicRouteData
@@ -115,16 +115,25 @@ def is_final(route: TopicRouteData, broker_name: str, address: str) -> bool:
     return False
 
 
-def one_moved(before: Iterable[BrokerData], now: Mapping[str, BrokerData]) -> tuple[BrokerData, BrokerData] | None:
-    """The first broker that is in both, as it was and as it is, where not one of these has an address that it had, in a
-    cluster of the same name. None also where no name is in both."""
-    both = [(old, now[old.broker_name]) for old in before if old.broker_name in now]
-    return both[0] if both and not any(_stayed(old, new) for old, new in both) else None
+Pairs = Sequence[tuple[BrokerData, BrokerData]]
 
 
-def _stayed(old: BrokerData, new: BrokerData) -> bool:
-    renamed = None not in (old.cluster, new.cluster) and old.cluster != new.cluster
-    return not renamed and not set(old.broker_addrs.values()).isdisjoint(new.broker_addrs.values())
+def in_both(before: Iterable[BrokerData], now: Mapping[str, BrokerData]) -> Pairs:
+    """The brokers whose names are in both, as they were and as they are."""
+    return [(old, now[old.broker_name]) for old in before if old.broker_name in now]
+
+
+def is_another(pairs: Pairs, *, same_place: bool) -> bool | None:
+    """Whether these are brokers of another cluster: not one has an address that it had, in a cluster of the same name. Where
+    they are found at the `same_place`, an address or the name is enough. None: nobody can say, as no name is in both."""
+    if not pairs:
+        return None
+    for old, new in pairs:
+        renamed = None not in (old.cluster, new.cluster) and old.cluster != new.cluster
+        stayed = not set(old.broker_addrs.values()).isdisjoint(new.broker_addrs.values())
+        if (stayed or not renamed) if same_place else (stayed and not renamed):
+            return False
+    return True
 
 
 def default_route(route: TopicRouteData, queue_nums: int) -> TopicRouteData:

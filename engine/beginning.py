@@ -12,7 +12,7 @@ from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.route_cache import RouteCache
-from ..client.same_cluster import refuse_another_cluster
+from ..client.same_cluster import Suspects
 from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
@@ -97,9 +97,11 @@ class Beginning:
     async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
         """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they
         are: raises UsageError where that was another cluster before."""
+        suspects = Suspects(self._cluster, cache)
+        self._cluster.compare = suspects.compare
         queues = await self.topics_there(topics)
-        await refuse_another_cluster(self._cluster, cache)
+        await suspects.ask()
         await self.claim(group, queues)
         queues = await self.topics_there([*topics, f"{RETRY_PREFIX}{group}"])
-        cache.save(self._cluster.known_routes())
+        cache.save(suspects.noted(self._cluster.known_routes()))
         return queues

@@ -36,6 +36,7 @@ from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
 from ..durable.room import needs_room
+from ..remoting.errors import UsageError
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile
@@ -156,6 +157,8 @@ class Supervisor:
         self._stop_signals = StopSignals()
         self._finished = asyncio.Event()
         self._forced = asyncio.Event()
+        self._refused: UsageError | None = None
+        """Why it ends by itself, after a stop like any other."""
         self._left = act.Finished(0, 0, 0, 0)
         self._web: WebServer | None = None
         self._to_end: list[Callable[[], Awaitable[None]]] = []
@@ -183,6 +186,8 @@ class Supervisor:
                 self._prepare()
                 started = await self._start_unless_stopped()
             if not started:
+                if self._refused is not None:
+                    raise self._refused
                 return self._summary(EXIT_FINE)
             self.service = move_service(self.service, ServiceEvent.STARTED)
             self._lifecycle.started(os.getpid(), tuple(self.topics))
@@ -193,7 +198,10 @@ class Supervisor:
                 await self._stop_asked.wait()
             if self._pool.failure:
                 return await self._fail()
-            return await self._stop()
+            summary = await self._stop()
+            if self._refused is not None:
+                raise self._refused
+            return summary
         finally:
             self._notify.end()
             if lock is not None:
@@ -303,7 +311,7 @@ class Supervisor:
         self._member = GroupMember(
             settings, self.client_id, self.topics, self.core, self._view, self.acted, self._acting.soon,
             self._stacks_text, self._pool.direct.consume, self._stale_locks, self._own_broker, self._sealing.sealed,
-            self._sealing.all_sealed, self._slot.path / ROUTES_FILE,
+            self._sealing.all_sealed, self._slot.path / ROUTES_FILE, self._refuse_cluster,
         )  # fmt: skip
         self._to_end.append(self._member.kill)
         self._acting.perform(self._member.performs)
@@ -566,6 +574,13 @@ class Supervisor:
     def _gave_up(self, error: str) -> None:
         log.critical("no_worker_can_boot", error=error)
         if self.service is ServiceState.RUNNING:  # a start fails by itself
+            self._stop_asked.set()
+
+    def _refuse_cluster(self, error: UsageError) -> None:
+        """Nothing that is here may meet its queues, of which none was opened."""
+        if self._refused is None:
+            self._refused = error
+            log.critical("another_cluster", error=str(error))
             self._stop_asked.set()
 
     async def _fail(self) -> Summary:

@@ -30,7 +30,7 @@ from ...remoting.bodies import (
     SubscriptionData,
 )
 from ...remoting.command import Command
-from ...remoting.errors import RocketcrewError
+from ...remoting.errors import RocketcrewError, UsageError
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import INNER_PRODUCER_GROUP
 from ...remoting.namespaces import wrap
@@ -73,11 +73,13 @@ class GroupMember:
         acted: Callable[[], None], act_soon: Callable[[], None], stacks: Callable[[], Awaitable[str]],
         consume: Callable[[QueueInfo, bytes], Awaitable[ConsumeDirectlyResult]], left: StaleLocks, own_broker: str,
         sealed: Callable[[], Awaitable[bool]], all_sealed: Callable[[], bool], routes_file: Path | None = None,
+        refused: Callable[[UsageError], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """For administrators: `stacks` says what every process does, `consume` gives one record to a worker.
 
         `sealed` has on the disk what an offset depends on that is to be sent; False: it may not be sent. `all_sealed` says
         whether it is so already. `routes_file` keeps routes for the next start. `own_broker`: as of Supervisor.
+        `refused` hears that the cluster is another one than that of what is here.
         """
         self._settings = settings
         self._group = settings.consumer.group
@@ -112,6 +114,7 @@ class GroupMember:
         self._routes = RouteKeeper(
             self._cluster, self._subscriptions.keys, RouteCache(routes_file) if routes_file else None, held=core.topics_held,
             changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
+            refused=refused,
         )  # fmt: skip
         self._commits, self._first_offset = offset_store(
             settings, client_id, self._cluster, self._operations, core, self._loop.time

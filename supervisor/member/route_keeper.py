@@ -5,7 +5,7 @@ group is one of these: brokers make it after the first heartbeat, and name serve
 every name server is away goes by the routes of the last run (client/route_cache.py). A changed route is rebalanced at once,
 and brokers that came or went are named in the log, by whichever question their route was learnt. The route of a topic that
 is not subscribed any more is forgotten when nothing of the topic is held here.
-A start on what another cluster has left is refused (client/same_cluster.py).
+A start on what another cluster has left is refused, and a run ends where a route shows it later (client/same_cluster.py).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import structlog
 from ...client.cluster import Cluster
 from ...client.route_cache import RouteCache
 from ...client.routes import refuse_static
-from ...client.same_cluster import refuse_another_cluster
+from ...client.same_cluster import Suspects
 from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import ResponseCode
-from ...remoting.errors import BrokerError, RocketcrewError
+from ...remoting.errors import BrokerError, RocketcrewError, UsageError
 from ...remoting.names import RETRY_PREFIX
 from ..core.pauses import MissingTopics
 
@@ -35,13 +35,15 @@ log = structlog.get_logger("rocketcrew.member")
 class RouteKeeper:
     """`topics` says which are subscribed now, `held` of which queues or messages are here, subscribed or not.
 
-    `changed` is called after a route changed, `new_brokers` after brokers came, `renewed` after every renewal.
+    `changed` is called after a route changed, `new_brokers` after brokers came, `renewed` after every renewal. `refused`
+    hears after the start of a route of another cluster than that of what is here: it is nowhere used.
     """
 
     def __init__(
         self, cluster: Cluster, topics: Callable[[], Collection[str]], cache: RouteCache | None, *,
         held: Callable[[], set[str]], changed: Callable[[], None], new_brokers: Callable[[], None],
         renewed: Callable[[], Awaitable[None]], run: Callable[[Coroutine[Any, Any, None]], None],
+        refused: Callable[[UsageError], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._topics = topics
@@ -51,6 +53,8 @@ class RouteKeeper:
         self._new_brokers = new_brokers
         self._renewed = renewed
         self._run = run
+        self._refused = refused
+        self._suspects: Suspects | None = None
         self._interval_s = cluster.access.poll_interval_ms / 1000
         self._looks = MissingTopics(self._interval_s)
         self._loop = asyncio.get_running_loop()
@@ -68,6 +72,8 @@ class RouteKeeper:
         for a static topic, and where the last run was on another cluster."""
         if self._cache is not None:
             self._cluster.offer(self._cache.load())
+            self._suspects = Suspects(self._cluster, self._cache)
+            self._cluster.compare = self._suspects.compare
         topics = [
             topic for topic in self._topics() if not topic.startswith(RETRY_PREFIX)
         ]  # made by the first heartbeat
@@ -83,9 +89,18 @@ class RouteKeeper:
                 f" {self._interval_s * 1000:.0f} ms"
             )
             log.warning("topic_not_found", topic=topic, hint=hint)
-        if self._cache is not None:
-            await refuse_another_cluster(self._cluster, self._cache)
+        if self._suspects is not None:
+            await self._suspects.ask()
+            self._cluster.compare = self._compare
         self._save()
+
+    async def _compare(self, route: TopicRouteData) -> None:
+        assert self._suspects is not None
+        try:
+            await self._suspects.compare(route)
+        except UsageError as error:
+            self._refused(error)
+            raise
 
     async def _ask(self, topics: Sequence[str]) -> list[TopicRouteData | RocketcrewError]:
         """Their routes, together: name servers that are silent cost seconds a question."""
@@ -181,4 +196,4 @@ class RouteKeeper:
     def _save(self) -> None:
         known = self._cluster.known_routes()
         if self._cache is not None and known.routes:
-            self._cache.save(known)
+            self._cache.save(self._suspects.noted(known) if self._suspects is not None else known)

@@ -6,7 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from rocketcrew.client.routes import QUEUES_MAX, BrokerTable, default_route, one_moved, queues_to_read, queues_to_write
+from rocketcrew.client.routes import (
+    QUEUES_MAX,
+    BrokerTable,
+    default_route,
+    in_both,
+    is_another,
+    queues_to_read,
+    queues_to_write,
+)
 from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicQueueMappingInfo, TopicRouteData
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -80,18 +88,24 @@ def test_of_routes_that_name_one_broker_the_last_says_all_of_its_addresses():
 
 
 @pytest.mark.parametrize(
-    ("now", "moved"),
+    ("now", "another", "another_here"),
     [
-        ([BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:9"}, "c")], True),
-        ([BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:1"}, "c")], False),  # one of two has failed over
-        ([BrokerData("a", {0: "a:2"}, "c")], False),  # its slave has become the master
-        ([BrokerData("a", {0: "a:1"}, "other")], True),  # the address has had another owner since
-        ([BrokerData("a", {0: "a:1"}, None)], False),
-        ([BrokerData("x", {0: "x:1"}, "other")], False),  # no queue of it has the name of one of ours
-        ([], False),
+        ([BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:9"}, "c")], True, False),
+        (
+            [BrokerData("a", {0: "a:9"}, "c"), BrokerData("b", {0: "b:1"}, "c")],
+            False,
+            False,
+        ),  # one of two has failed over
+        ([BrokerData("a", {0: "a:2"}, "c")], False, False),  # its slave has become the master
+        ([BrokerData("a", {0: "a:1"}, "other")], True, False),  # the address has had another owner since
+        ([BrokerData("a", {0: "a:9"}, "other")], True, True),
+        ([BrokerData("a", {0: "a:1"}, None)], False, False),
+        ([BrokerData("x", {0: "x:1"}, "other")], None, None),  # no queue of it has the name of one of ours
+        ([], None, None),
     ],
 )
-def test_brokers_of_the_same_names_are_others_where_none_has_an_address_that_it_had(now, moved):
+def test_brokers_of_the_same_names_are_others_where_none_has_an_address_that_it_had(now, another, another_here):
     before = [BrokerData("a", {0: "a:1", 1: "a:2"}, "c"), BrokerData("b", {0: "b:1"}, "c")]
-    found = one_moved(before, {data.broker_name: data for data in now})
-    assert found == ((before[0], now[0]) if moved else None)
+    pairs = in_both(before, {data.broker_name: data for data in now})
+    assert is_another(pairs, same_place=False) is another
+    assert is_another(pairs, same_place=True) is another_here
