@@ -132,13 +132,9 @@ class GroupMember:
         self._queue_ends = QueueEnds(core, self._operations.max_offset, self._loop.time, self._run)
         self._look_ups = LookUps(self._cluster, self._operations, self._heartbeats, settings, client_id)
         asked = Asked(
-            rebalance=self._rebalance,
-            reset_offsets=self._reset_offsets,
-            offsets=lambda topic: offsets_of(core.state, topic),
-            info=self._running_info,
-            stacks=stacks,
-            consume=consume,
-        )
+            rebalance=self._rebalance, reset_offsets=self._reset_offsets, offsets=lambda topic: offsets_of(core.state, topic),
+            info=self._running_info, stacks=stacks, consume=consume,
+        )  # fmt: skip
         self._requests = Requests(self._group, asked, settings.cluster.namespace)
         self.performs = self._performs()
 
