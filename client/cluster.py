@@ -19,7 +19,7 @@ Rules:
 - A route that nobody could be asked for comes from the last run, when one was offered (`offer`; route_cache.py): so a start
   works while every name server is away. "No such topic" is an answer, and not made up for; so is "what is a route?", by a
   broker that is taken for a name server. Nor is a route of another cluster taken, whose brokers may have the same names: the
-  last run had one of our name servers, or our address server (`is_of`).
+  last run had one of our name servers, our address server, or the folder of our own broker (`is_of`).
 - Whoever cannot reach a broker says so (`look_again`): it may be elsewhere now. The route of one topic that has it is asked
   for at once, but once a second at most, as any topic's answer says where it is for all. (Java's client learns of it at the
   next poll.) Only a send that has no other broker left waits for that, for a while; where the last question was asked

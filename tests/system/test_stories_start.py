@@ -114,6 +114,30 @@ def test_a_broker_of_somebody_else_is_never_consumed_from(shop: Path, tmp_path: 
         assert json.loads(lag.stdout)["total"] == 1
 
 
+def test_a_run_ends_when_the_broker_of_another_cluster_registers(shop: Path) -> None:
+    """What was finished on the first one counts for nothing there, and nothing is consumed."""
+    broker = ("broker", "--name-server-port", "0", "--port", "0", "--json")
+    with Terminal(shop, "run", "shop", *RUN, "--embedded", *FREE_PORTS) as ours:
+        own = re.search(r"127\.0\.0\.1:\d+", ours.until("embedded broker: "))
+        assert own is not None
+        ours.until('"event": "running"')
+        assert run(shop, "send", "-n", own[0], "-t", "orders", "for us").returncode == 0
+        ours.until('"event": "queue_opened"')
+        assert ours.stop() == 0
+    with Terminal(shop, *broker, "--dir", "names", "--set", "broker.name=names") as names:
+        name_server = json.loads(names.until("name_server"))["name_server"]
+        with Terminal(shop, "run", "shop", *RUN, "-n", name_server) as ours:
+            ours.until('"event": "running"')
+            register = ("--set", f"broker.register_with={name_server}")
+            with Terminal(shop, *broker, "--dir", "another", *register) as another:
+                ready = json.loads(another.until("name_server"))
+                assert run(shop, "send", "-n", ready["name_server"], "-t", "orders", "not for us").returncode == 0
+                assert "is of another cluster" in ours.until('"event": "another_cluster"')
+                assert ours.to_its_end() == 2
+                lag = run(shop, "lag", "-n", ready["name_server"], "-g", "billing", "-t", "orders", "--json")
+                assert json.loads(lag.stdout)["total"] == 1
+
+
 def test_the_death_of_the_embedded_broker_is_shown_and_ends_the_run(shop: Path) -> None:
     with Terminal(shop, "run", "shop:count", *RUN, "--embedded", *FREE_PORTS) as ours:
         pid = re.search(r"pid (\d+)", ours.until("embedded broker: "))
