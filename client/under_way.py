@@ -35,7 +35,8 @@ class UnderWay:
 
     def __init__(self, lanes: int) -> None:
         self._free = lanes
-        """Where some are free, nobody waits."""
+        self._coming = 0
+        """Those that have their lane and go on with the loop's next turn: who comes before that goes after them."""
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         """For a lane, which comes with the result."""
         self._count = 0
@@ -81,7 +82,7 @@ class UnderWay:
 
     async def take_lane(self) -> None:
         """Inside the block of a send: wait until it is its turn, which ends with `leave_lane`."""
-        if self._free:
+        if self._free and not self._coming:
             self._free -= 1
             return
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -89,19 +90,25 @@ class UnderWay:
         try:
             await waiter
         except BaseException:
+            self._waiting.pop(waiter, None)
             if waiter.done() and not waiter.cancelled():  # cancelled a moment after it had one
+                self._coming -= 1
                 self.leave_lane()
             raise
-        finally:
-            self._waiting.pop(waiter, None)
+        self._coming -= 1
+        self._give_lanes()  # to those that have come meanwhile
 
     def leave_lane(self) -> None:
-        while self._waiting:
+        self._free += 1
+        self._give_lanes()
+
+    def _give_lanes(self) -> None:
+        while self._free and self._waiting:
             waiter, _ = self._waiting.popitem(last=False)
             if not waiter.done():
+                self._free -= 1
+                self._coming += 1
                 waiter.set_result(None)
-                return
-        self._free += 1
 
     def _refuse_closed(self) -> None:
         if self._closing:

@@ -64,6 +64,29 @@ async def test_lanes_are_given_in_turn_and_those_of_cancelled_sends_go_on_to_the
         pass
 
 
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_who_comes_in_the_turn_in_which_lanes_end_goes_after_those_that_waited(cancelled):
+    under_way, order = UnderWay(3), []
+
+    async def send(number):
+        async with lane_of(under_way):
+            order.append(number)
+
+    for _ in range(3):
+        await under_way.take_lane()
+    sends = [asyncio.create_task(send(number)) for number in range(2)]
+    await turns(1)
+    late = [asyncio.create_task(send(number)) for number in range(2, 5)]  # they come before the first two go on
+    for _ in range(3):
+        under_way.leave_lane()
+    if cancelled:
+        sends[1].cancel()
+    await asyncio.wait([*sends, *late])
+    assert order == ([0, 2, 3, 4] if cancelled else [0, 1, 2, 3, 4])
+    async with lane_of(under_way), lane_of(under_way), lane_of(under_way):
+        pass
+
+
 async def sends_in_turn(under_way, count, error=None):
     async def send():
         async with lane_of(under_way):
