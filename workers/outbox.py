@@ -5,6 +5,9 @@ key go one after another, and none of them after one that was not sent: the retr
 when `send` returns. Where one is not, the message fails that it came from; what was stored of that is sent again with the
 retry, under the same keys.
 
+So many are under way at once, and the time of each begins with its turn. Where brokers are silent for the time of one, those
+of the call that have not begun are held back: a handler that returned a thousand would be kept for that time again and again.
+
 A child that the handler forked and that comes back out of it has no thread that sends, and must not send beside its parent:
 it ends here (forks.py).
 """
@@ -15,19 +18,21 @@ import asyncio
 import concurrent.futures
 import contextlib
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from ..client.access import Access
 from ..client.loop_thread import LoopThread
-from ..client.producer import Producer
+from ..client.producer import IN_FLIGHT_MAX, Producer
 from ..client.selection import by_key
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import RocketcrewError, UnreachableError
 from .forks import end_fork
 from .own_thread import NoThreadError, OwnThread
 from .sends import Send, SendError
 
 HELD_BACK: Final = "a message was not sent, as one before it of its order key was not"
+SILENT: Final = "a message was not sent, as no broker was reached for those before it"
 CLOSING_S: Final = 2.0
 """For leaving the brokers at the end: nothing is under way then."""
 
@@ -47,6 +52,7 @@ class Outbox:
         self._own_id = process_id()
         self._thread: LoopThread | None = None
         self._producer: Producer | None = None
+        self._turns = asyncio.Semaphore(IN_FLIGHT_MAX)
 
     def send(self, sends: Sequence[Send]) -> None:
         self._started().run(self._send_all(sends))
@@ -81,6 +87,7 @@ class Outbox:
         return self._thread
 
     async def _create(self) -> Producer:
+        self._turns = asyncio.Semaphore(IN_FLIGHT_MAX)  # one of this loop
         producer = Producer(self._access)
         producer.start()
         return producer
@@ -92,10 +99,13 @@ class Outbox:
         lanes: dict[object, list[int]] = {}
         for place, one in enumerate(sends):
             lanes.setdefault((one.message.topic, one.order_key) if one.order_key else place, []).append(place)
+        brokers = _Brokers(producer.send_timeout_ms / 1000)
 
         async def send(places: Sequence[int]) -> None:
             for number, place in enumerate(places):
-                error = await _error_of(producer, sends[place])
+                async with self._turns:
+                    error = brokers.silence() or await _error_of(producer, sends[place])
+                    brokers.heard(error)
                 if error is not None:
                     each[place] = error
                     for later in places[number + 1 :]:
@@ -110,10 +120,32 @@ class Outbox:
             raise SendError(str(first), each) from first
 
 
+class _Brokers:
+    """Whether they are silent, as far as the sends of one call know."""
+
+    def __init__(self, patience_s: float) -> None:
+        self._patience_s = patience_s
+        self._sent_s = time.monotonic()
+        self._lost: SendError | None = None
+
+    def heard(self, error: SendError | None) -> None:
+        """How a send has ended."""
+        if error is None:
+            self._sent_s, self._lost = time.monotonic(), None
+        elif self._lost is None and isinstance(error.__cause__, UnreachableError):
+            self._lost = error
+
+    def silence(self) -> SendError | None:
+        """Why no other is begun: none was sent for so long, and one has failed to reach a broker."""
+        if self._lost is None or time.monotonic() - self._sent_s < self._patience_s:
+            return None
+        return SendError(f"{SILENT}: {self._lost}")
+
+
 async def _error_of(producer: Producer, one: Send) -> SendError | None:
     """Send it; why it was not sent."""
     try:
-        await producer.send_in_turn(one.message, selector=by_key(one.order_key) if one.order_key else None)
+        await producer.send(one.message, selector=by_key(one.order_key) if one.order_key else None)
     except Exception as cause:  # noqa: BLE001  the message fails that it came from
         error = SendError(f"a message for topic {one.message.topic} was not sent: {cause}")
         error.__cause__ = cause

@@ -10,11 +10,12 @@ from typing import NoReturn
 import pytest
 
 from rocketcrew.client.access import Access
-from rocketcrew.client.producer import Producer
+from rocketcrew.client.producer import IN_FLIGHT_MAX, Producer
 from rocketcrew.client.selection import by_key
+from rocketcrew.client.send_hooks import SendContext
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.testing.broker import LocalBroker
-from rocketcrew.workers.outbox import HELD_BACK, Outbox
+from rocketcrew.workers.outbox import HELD_BACK, SILENT, Outbox
 from rocketcrew.workers.own_thread import NoThreadError, OwnThread
 from rocketcrew.workers.sends import Send, SendError
 
@@ -123,3 +124,35 @@ def test_a_property_that_came_with_a_message_that_is_passed_on_asks_for_no_order
         outbox.close()
         keys = {each.body: each.properties.get("__SHARDINGKEY") for each in broker.messages(topic)}
         assert keys == {b"0": None, b"1": "o-1"}
+
+
+class Counted(Outbox):
+    """Counts its sends, whose time a test sets."""
+
+    begun = 0
+
+    async def _create(self) -> Producer:
+        self.producer = Producer(self._access, send_timeout_ms=60_000, hooks=[self])
+        return self.producer
+
+    def before_send(self, context: SendContext) -> None:
+        self.begun += 1
+
+    def after_send(self, context: SendContext) -> None:
+        pass
+
+
+def test_of_many_to_a_silent_broker_only_those_are_waited_for_that_were_begun() -> None:
+    """The others would keep the handler for the time of a send, once for each 256."""
+    with LocalBroker() as broker:
+        topic, outbox = broker.topic(), Counted(Access(broker.name_server))
+        outbox.send([Send(topic, "0")])  # it knows the route
+        outbox.producer.send_timeout_ms = 100
+        with broker.faults.drop("SEND_MESSAGE_V2", times=None), pytest.raises(SendError) as caught:
+            outbox.send([Send(topic, "1")] * 4 * IN_FLIGHT_MAX)
+        assert outbox.begun <= 1 + 2 * IN_FLIGHT_MAX
+        assert sum(SILENT in str(error) for error in caught.value.each) == 1 + 4 * IN_FLIGHT_MAX - outbox.begun
+        outbox.producer.send_timeout_ms = 60_000
+        outbox.send([Send(topic, "2")] * 2 * IN_FLIGHT_MAX)  # another call tries anew
+        outbox.close()
+        assert sum(each.body == b"2" for each in broker.messages(topic)) == 2 * IN_FLIGHT_MAX
