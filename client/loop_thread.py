@@ -139,6 +139,11 @@ class LoopThread:
         return self._loop.is_closed()
 
     @property
+    def is_ending(self) -> bool:
+        """Whether it is closed, or something was raised through it: known before any call hears that it is cut off."""
+        return bool(self._ended_by) or self.is_closed
+
+    @property
     def owes(self) -> int:
         """How many calls others wait for, or have the future of."""
         return len(self._calls) + len(self._submitted)

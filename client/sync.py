@@ -281,7 +281,7 @@ class SyncProducer:
         try:
             works.runner.run(works.producer.close())
         except (UsageError, concurrent.futures.CancelledError):
-            if not (isinstance(works.runner, LoopThread) and works.runner.is_closed):
+            if not (isinstance(works.runner, LoopThread) and works.runner.is_ending):
                 raise  # else a callback's SystemExit, say, has ended it: there is nothing to close any more
         finally:
             _cut(works)

@@ -167,6 +167,29 @@ def test_one_whose_thread_a_callback_has_ended_says_by_what_and_closes(served):
         producer.send(TOPIC, b"z")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_one_whose_thread_a_callback_ends_while_it_closes_is_closed(served):
+    producer = SyncProducer(served.broker.name_server, send_timeout_ms=PATIENT_MS, background=True)
+    producer.send(TOPIC, b"x")
+    works = producer._works
+
+    async def ends_late():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await turns(1000)  # the loop is not closed yet when `close` hears that it is cut off
+
+    def ends_the_thread(command):
+        if command.code == RequestCode.UNREGISTER_CLIENT:
+            works.runner.call(lambda: sys.exit(3))
+
+    works.runner.submit(ends_late())
+    served.broker.intercepts.append(ends_the_thread)
+    producer.close()
+    assert works.runner.is_closed
+    assert "SystemExit" in works.runner._ended_by
+
+
 class Interrupted(BaseException):
     """As the exception of a signal's handler."""
 
