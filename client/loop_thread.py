@@ -67,6 +67,8 @@ class LoopThread:
         """Those that somebody waits for: the loop may stop before it comes to one."""
         self._submitted: dict[concurrent.futures.Future[Any], Coroutine[Any, Any, Any]] = {}
         """Futures that are not done, for the same reason."""
+        self.calls_ended = 0
+        """Of both: it says that the loop gets on. How many there are does not, as others may begin meanwhile."""
         self._ended_by = ""
         """What was raised through it, in words."""
         if starts:
@@ -180,6 +182,7 @@ class LoopThread:
             raise
         finally:
             self._calls.discard(call)
+            self.calls_ended += 1
         return call.result()
 
     def refuse_itself(self) -> None:
@@ -201,10 +204,14 @@ class LoopThread:
             coro.close()
             raise self._ended() from None
         self._submitted[sent] = coro
-        sent.add_done_callback(lambda future: self._submitted.pop(future, None))
+        sent.add_done_callback(self._submitted_ended)
         if self._loop.is_closed():  # since then: whoever has closed it may not have seen this one
             self._give_up(sent)
         return sent
+
+    def _submitted_ended(self, future: concurrent.futures.Future[Any]) -> None:
+        self._submitted.pop(future, None)
+        self.calls_ended += 1
 
     def call(self, function: Callable[[], object]) -> None:
         """Have it called in the loop, soon. Raises UsageError where the loop has ended."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 import warnings
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
@@ -241,10 +242,12 @@ class Producer:
 
     async def wait_for_sends(self, *, closing: bool) -> None:
         """Wait for the sends under way, until none has ended well for `send_timeout_ms`; a warning says how many are left,
-        and how many have failed meanwhile. When closing, none begins any more."""
+        and how many have failed meanwhile. When closing, none begins any more; else those that begin meanwhile are waited
+        for so long after the others."""
+        began_s = time.monotonic()
         left = await self._under_way.ended(self.send_timeout_ms / 1000, closing=closing)
         if any(left):
-            self.warn_of_sends(**left._asdict(), waited_ms=self.send_timeout_ms)
+            self.warn_of_sends(**left._asdict(), waited_ms=round((time.monotonic() - began_s) * 1000))
 
     def warn_of_sends(self, **said: object) -> None:
         _log.warning("closed_with_sends_under_way", group=self.group, **said)
@@ -286,7 +289,7 @@ class Producer:
         Raises UsageError when the message cannot be sent as it is, BrokerError when it was refused,
         UnreachableError (TimedOutError) when no broker, or no name server, could be asked.
         """
-        with self._under_way:
+        with self._under_way.one():
             return await self._send(as_message(message, body, fields), timeout_ms, selector)
 
     async def send_in_turn(
@@ -302,7 +305,7 @@ class Producer:
         with its turn."""
         self._enter()  # before it waits, maybe in the wrong loop
         given = as_message(message, body, fields)
-        with self._under_way:
+        with self._under_way.one():
             await self._under_way.take_lane()
             try:
                 return await self._send(given, timeout_ms, selector)
@@ -326,7 +329,7 @@ class Producer:
         """Send messages of one topic in one request, into one queue, all or none. Raises as `send`."""
         _refuse_no_list("send_batch", messages)
         given = [as_message(each, None, {}) for each in messages]
-        with self._under_way, self._spans.sending(*given) as sending:
+        with self._under_way.one(), self._spans.sending(*given) as sending:
             prepared = prepare_batch(sending.messages, self._options, next_id=self._next_id, now_ms=self._now_ms())
             return sending.sent(await self._sender.send(prepared, self._timeout(timeout_ms), _selector(selector)))
 
@@ -343,7 +346,7 @@ class Producer:
 
         Raises UsageError, UnreachableError (not connected) and, for a topic that does not exist, BrokerError.
         """
-        with self._under_way, self._spans.sending(as_message(message, body, fields)) as sending:
+        with self._under_way.one(), self._spans.sending(as_message(message, body, fields)) as sending:
             prepared = prepare(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
             await self._sender.send_oneway(prepared, self._timeout(timeout_ms), _selector(selector))
         return prepared.message_id
@@ -396,7 +399,7 @@ class Producer:
         notice is lost, the broker asks too. Raises UsageError when this producer has no `check`, otherwise as `send`.
         """
         check_transaction(message, execute)
-        with self._under_way:
+        with self._under_way.one():
             result = await self._send_half(message, timeout_ms)
             state, error = state_without_execution(result.status), None
             if state is None:
@@ -423,7 +426,7 @@ class Producer:
 
     async def send_half(self, message: OutgoingMessage, *, timeout_ms: int | None = None) -> SendResult:
         """The first half of `send_in_transaction`, for those who end the transaction themselves."""
-        with self._under_way:
+        with self._under_way.one():
             return await self._send_half(message, timeout_ms)
 
     async def _send_half(self, message: OutgoingMessage, timeout_ms: int | None) -> SendResult:

@@ -27,6 +27,7 @@ import contextlib
 import contextvars
 import selectors
 import threading
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
@@ -457,13 +458,15 @@ def _wait_for(
     """Until these have ended. A loop gives up by itself what does not get on, but it may stand still: those that have brought
     nothing to an end in this time are given up, with a warning each. `own`: how many calls of each are not the user's."""
     patience_s = timeout_ms / 1000 + BUSY_S
+    began_s = time.monotonic()
     while waited:
-        owed = sum(thread.owes for thread in waited.values())
+        ended = sum(thread.calls_ended for thread in waited.values())
         _, left = concurrent.futures.wait(waited, patience_s)
-        if left and sum(thread.owes for thread in waited.values()) >= owed:
+        if left and sum(thread.calls_ended for thread in waited.values()) == ended:
+            waited_ms = round((time.monotonic() - began_s) * 1000)
             for thread in map(waited.__getitem__, left):
                 if sends := thread.owes - own:
-                    thread.producer.warn_of_sends(sends=sends, failed=0, waited_ms=round(patience_s * 1000))
+                    thread.producer.warn_of_sends(sends=sends, failed=0, waited_ms=waited_ms)
             return
         waited = {future: waited[future] for future in left}
 

@@ -6,14 +6,17 @@ at the end.
   seconds all of them would fail by their time limit, most of them after the broker has stored them. So those have lanes, and
   the time of each begins with its turn.
 - The end waits for as long as sends end well. Only when none has for a while, the others are given up: they may be many, and
-  a broker that is away would have each wait for its own time.
+  a broker that is away would have each wait for its own time. How many are left says nothing of that: callbacks and other
+  threads may begin as many meanwhile, for ever, so those are waited for a while only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections import OrderedDict
+from collections.abc import Generator
 from typing import NamedTuple
 
 from ..remoting.errors import UsageError
@@ -31,7 +34,7 @@ class Left(NamedTuple):
 
 
 class UnderWay:
-    """See the module's text. A send is a `with` block, or a token."""
+    """See the module's text. A send is a block `with one()`, or a token."""
 
     def __init__(self, lanes: int) -> None:
         self._free = lanes
@@ -39,46 +42,61 @@ class UnderWay:
         """Those that have their lane and go on with the loop's next turn: who comes before that goes after them."""
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
         """For a lane, which comes with the result."""
-        self._count = 0
-        self._failed = 0
+        self._well = self._failed = 0
         self._tokens: set[object] = set()
         self._closing = False
         self._none_left: asyncio.Event | None = None
 
-    def __enter__(self) -> None:
-        self._refuse_closed()
-        self._count += 1
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._count -= 1
-        self._failed += kind is not None and issubclass(kind, Exception)  # not where its caller has cancelled it
-        self._tell()
+    @contextlib.contextmanager
+    def one(self) -> Generator[None]:
+        token = object()
+        self.begin(token)
+        well = False
+        try:
+            yield
+            well = True
+        except Exception:  # not where its caller has cancelled it
+            self._failed += 1
+            raise
+        finally:
+            self.over(token, well=well)
 
     def begin(self, token: object) -> None:
-        self._refuse_closed()
+        if self._closing:
+            raise UsageError("this producer is closed: make a new one")
         self._tokens.add(token)
 
-    def over(self, token: object) -> None:
+    def over(self, token: object, *, well: bool = True) -> None:
         """Of no effect where it has not begun."""
-        self._tokens.discard(token)
-        self._tell()
+        if token not in self._tokens:
+            return
+        self._tokens.remove(token)
+        self._well += well
+        if self._none_left is not None and not self._tokens:
+            self._none_left.set()
+            self._none_left = None
 
     async def ended(self, patience_s: float, *, closing: bool) -> Left:
-        """Wait for them, until none has ended well for so long. When closing, none begins any more."""
+        """Wait for them, until none has ended well for so long. When closing, none begins any more; else those that begin
+        meanwhile are waited for so long after the others."""
         await asyncio.sleep(0)  # tasks that were made a moment ago begin
         self._closing = self._closing or closing
         failed_before = self._failed
-        while owed := self._left():
-            owed += self._failed
+        owed, until_s, now_s = set(self._tokens), math.inf, asyncio.get_running_loop().time
+        while self._tokens:
+            owed &= self._tokens
+            if not owed:
+                until_s = min(until_s, now_s() + patience_s)
+            well = self._well
             self._none_left = self._none_left or asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout_at(min(until_s, now_s() + patience_s)):
                     await self._none_left.wait()
             for _ in range(READING_TURNS):
                 await asyncio.sleep(0)
-            if self._left() + self._failed >= owed:
+            if self._well == well or now_s() >= until_s:
                 break
-        return Left(self._left(), self._failed - failed_before)
+        return Left(len(self._tokens), self._failed - failed_before)
 
     async def take_lane(self) -> None:
         """Inside the block of a send: wait until it is its turn, which ends with `leave_lane`."""
@@ -109,15 +127,3 @@ class UnderWay:
                 self._free -= 1
                 self._coming += 1
                 waiter.set_result(None)
-
-    def _refuse_closed(self) -> None:
-        if self._closing:
-            raise UsageError("this producer is closed: make a new one")
-
-    def _left(self) -> int:
-        return self._count + len(self._tokens)
-
-    def _tell(self) -> None:
-        if self._none_left is not None and not self._left():
-            self._none_left.set()
-            self._none_left = None

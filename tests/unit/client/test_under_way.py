@@ -29,7 +29,7 @@ async def turns(count):
 
 @contextlib.asynccontextmanager
 async def lane_of(under_way):
-    with under_way:
+    with under_way.one():
         await under_way.take_lane()
         try:
             yield
@@ -105,6 +105,44 @@ async def test_the_end_waits_for_as_long_as_sends_end_well():
     with pytest.raises(UsageError, match="closed"):
         async with lane_of(under_way):
             pass
+
+
+@pytest.mark.parametrize("end", [False, True])
+async def test_for_sends_that_others_go_on_to_begin_only_those_before_are_waited_for(end):
+    """Callbacks, say, and daemon threads at the end of a program."""
+    under_way, stops = UnderWay(1), asyncio.Event()
+
+    async def begins_others():
+        while not stops.is_set():
+            beside.append(asyncio.create_task(one_more()))
+            await turns(1)
+
+    async def one_more():
+        with under_way.one():
+            await (turns(3) if end else stops.wait())
+
+    beside = []
+    sends = await sends_in_turn(under_way, 100)
+    other = asyncio.create_task(begins_others())
+    left, failed = await under_way.ended(0, closing=False)
+    assert all(send.done() for send in sends)
+    assert (left > 0, failed) == (True, 0)
+    stops.set()
+    await asyncio.wait([*sends, other, *beside])
+
+
+async def test_what_sends_begin_at_their_end_is_waited_for_for_a_while():
+    under_way, begun = UnderWay(1), []
+
+    async def send():
+        async with lane_of(under_way):
+            await turns(1)
+        if len(begun) < 100:
+            begun.append(asyncio.create_task(send()))
+
+    begun.append(asyncio.create_task(send()))
+    assert await under_way.ended(PATIENT_MS / 1000, closing=False) == Left(0, 0)
+    assert len(begun) == 100
 
 
 async def test_sends_that_fail_one_after_the_other_are_not_waited_for():
