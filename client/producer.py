@@ -302,7 +302,7 @@ class Producer:
         **fields: Unpack[MessageFields],
     ) -> SendResult:
         """As `send`, for callers who begin many and wait for none: IN_FLIGHT_MAX run at once, and the time of each begins
-        with its turn."""
+        with its turn. Those that are begun by other methods wait for no turn."""
         self._enter()  # before it waits, maybe in the wrong loop
         given = as_message(message, body, fields)
         with self._under_way.one():

@@ -205,7 +205,8 @@ class SyncProducer:
         **fields: Unpack[MessageFields],
     ) -> concurrent.futures.Future[SendResult]:
         """As `send`, without waiting: the future has the result or the error. IN_FLIGHT_MAX are under way at once; the others
-        are kept until it is their turn, and their time begins then. Needs `background=True`."""
+        are kept until it is their turn, and their time begins then. Other methods wait for no turn: where the order counts,
+        wait for the futures before. Needs `background=True`."""
         if not self._background or self._closed:
             raise UsageError("send_async needs a producer made with background=True that is not closed")
         producer, runner = self._enter()
