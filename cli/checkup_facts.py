@@ -51,7 +51,6 @@ from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
 from ..supervisor.lifecycle import hooks_named, hooks_process
-from ..supervisor.loader_child import where
 from ..supervisor.member.access import access_of, check_files, in_namespace
 from ..supervisor.member.user_process import UserProcess, UserProcessError
 from ..supervisor.member.user_strategy import strategy_process
@@ -78,6 +77,7 @@ from .checkups import (
     TopicFacts,
 )
 from .exit_codes import exit_code
+from .stagings import group_home, rows_go_to
 from .surroundings import check_nothing_shadows
 from .unread_queues import cure, unread_retries, unread_words
 from .wording import in_words, is_refusal
@@ -321,8 +321,7 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
     """What is known of the table; the columns of one that cannot be read are not. `probe`: an S3 server is asked to put one
     object and to delete it, and the catalog of an Iceberg table to answer. None where no rows are kept, or only a folder of
     this host is looked at and can be read."""
-    folder = Path(settings.supervisor.data_dir) / settings.consumer.group / "table"
-    target = where(settings.spark, folder)
+    folder, target = group_home(settings) / "table", rows_go_to(settings)
     try:
         spec = table_at(settings, folder, probe=probe)
         is_iceberg = settings.spark.format in (ICEBERG, ICEBERG_SPARK) and not on_hdfs(target)
@@ -336,7 +335,7 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
 
 def handler_facts(settings: Settings, handler: str, table: TableSpec) -> HandlerFacts:
     """The handler looked at in a process of its own, its columns compared with the table, its topics with those given."""
-    home = Path(settings.supervisor.data_dir) / settings.consumer.group
+    home = group_home(settings)
     keeps = settings.results.enabled
     try:
         check_nothing_shadows(Path.cwd(), sys.path)

@@ -212,7 +212,7 @@ def start_block(found: Mapping[str, Any], *, table: str, name_servers: str, page
         "topics": ", ".join(topics),
         "from": name_servers,
         "workers": f"{found['ready_workers']} processes",
-        "rows go to": table,
+        "rows go to": _from_here(Path(table)) if table.startswith("/") else table,
         "state in": _from_here(Path(found["slot"])),
         "log": log,
         "page": page,

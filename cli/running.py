@@ -18,7 +18,7 @@ import click
 
 from ..conf.exit_codes import EXIT_FORCED
 from ..conf.importing import uncollected
-from ..conf.printed import command_line, counted, same_settings
+from ..conf.printed import SHAPE, command_line, counted, same_settings
 from ..conf.settings import MetricsSettings, Settings
 from ..durable.room import unusable
 from ..remoting.errors import UsageError
@@ -31,7 +31,7 @@ from .live_line import LiveLine, Rate, Reloads, beside, progress_line, start_blo
 from .options import LIVE_LEVEL, live_line, log_output
 from .patient_output import PatientOutput, drop_rest
 from .program_lines import Tell, for_program
-from .stagings import staging_folders
+from .stagings import rows_go_to
 from .surroundings import Surroundings, check_nothing_shadows, surroundings
 from .tables import seen
 
@@ -139,7 +139,7 @@ async def _supervise(
         elif line is None and page:
             (output or sys.stderr).write(f"status page: {page}\n")
         if line is not None:
-            block = start_block(found, table=_rows_go_to(settings), name_servers=_cluster(settings), page=page,
+            block = start_block(found, table=_shown_target(settings), name_servers=_cluster(settings), page=page,
                                 log=settings.log.file)  # fmt: skip
             line.write(block + "\n")
             showing.append(loop.create_task(_show(line, supervisor)))
@@ -214,11 +214,11 @@ async def _show(line: LiveLine, supervisor: Supervisor) -> None:
         line.show("")
 
 
-def _rows_go_to(settings: Settings) -> str:
+def _shown_target(settings: Settings) -> str:
     """In words; empty where handlers' rows go nowhere."""
     if not (settings.results.enabled and settings.spark.load):
         return ""
-    return settings.spark.target or f"{settings.supervisor.data_dir}/{settings.consumer.group}/table"
+    return rows_go_to(settings) or settings.spark.function or settings.spark.format
 
 
 def _cluster(settings: Settings) -> str:
@@ -280,12 +280,18 @@ def _tell(summary: Summary, tell: Tell | None, settings: Settings) -> None:
         tell({"event": "ended", **dataclasses.asdict(summary)})
     if not sys.stderr.isatty():
         return
-    folders = [word for folder in staging_folders(settings) for word in ("--staging", folder)]
-    load = command_line("load", *folders, "--target", _rows_go_to(settings), *same_settings(settings))
-    click.echo(ended_line(summary, load), err=True)
+    click.echo(ended_line(summary, load_line(settings, summary.staging), next_run_loads=settings.spark.load), err=True)
 
 
-def ended_line(summary: Summary, load: str) -> str:
+def load_line(settings: Settings, staging: str) -> str:
+    """The command line that loads what is sealed there, as the member's own loader would."""
+    target = rows_go_to(settings)
+    return command_line(
+        "load", "--staging", staging, *(("--target", target) if target else ()), *same_settings(settings, *SHAPE)
+    )
+
+
+def ended_line(summary: Summary, load: str, *, next_run_loads: bool = True) -> str:
     """What was done, and what comes again; `load` is the command line that loads what is sealed."""
     c = summary.counters
     beside = (
@@ -293,7 +299,8 @@ def ended_line(summary: Summary, load: str) -> str:
         if summary.uncommitted
         else ""
     )
-    waiting = f"; {counted(summary.not_loaded, 'segment')} not in the table yet: the next run loads, or `{load}`"
+    loads = f"the next run loads, or `{load}`" if next_run_loads else f"`{load}` loads"
+    waiting = f"; {counted(summary.not_loaded, 'segment')} not in the table yet: {loads}"
     return (
         f"done {c['done_messages']}, failed {c['failed_messages']} (sent back {c['sent_back_messages']}),"
         f" filtered {c['filtered_messages']}, worker deaths {c['worker_deaths']}; to come again"

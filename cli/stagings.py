@@ -10,6 +10,7 @@ from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.subscription import split_subscription
+from ..supervisor.loader_child import where
 from ..supervisor.member.access import namespace_of
 
 _OWN: Final = (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR)
@@ -30,6 +31,11 @@ def topics_in_keys(settings: Settings) -> list[str]:
 def group_home(settings: Settings) -> Path:
     """The group's folder in supervisor.data_dir, which holds its slots."""
     return Path(settings.supervisor.data_dir) / group_in_keys(settings)
+
+
+def rows_go_to(settings: Settings) -> str:
+    """What a member loads the rows into; empty where Spark saves to what only its options name."""
+    return where(settings.spark, group_home(settings) / "table")
 
 
 def staging_folders(settings: Settings) -> list[Path]:

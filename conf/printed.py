@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, cast
 
 from .redaction import sounds_secret
@@ -16,6 +16,10 @@ from .sources import DEFAULT_FILE, is_secret
 
 FLAGS: Final = {"consumer.group": "-g", "cluster.name_servers": "-n", "spark.target": "--target"}
 """Settings that commands have an option for. Not every command has each."""
+SHAPE: Final = ("spark.format", "spark.partition_by")
+"""What a table has from its first batch on: loaded without these, segments begin one of another kind."""
+DEFAULT_FORMAT: Final = "parquet"
+_NOT_FOUND_BY: Final = "spark.load"
 _FOUND_BY: Final = ("cluster.", "security.", "spark.", "supervisor.data_dir", "consumer.message_model")
 """By these a command finds brokers, folders and the table; the others say how a member works."""
 
@@ -31,18 +35,21 @@ def command_line(*words: object) -> str:
 
 
 def same_settings(settings: Settings, *names: str) -> list[str]:
-    """The options with which another command finds what this one was told of: those of `names`, keys of `FLAGS`, wherever
-    they came from, then the file that was named, and what else was a flag or an argument. Without what is secret."""
+    """The options with which another command finds what this one was told of: those of `names`, of `FLAGS` or `SHAPE`,
+    wherever they came from, then the file that was named, and what else was a flag or an argument. Without what is secret."""
     words: list[str] = []
     for name in names:
         value = value_of(settings, name)
-        words += [FLAGS[name], _text(value)] if value else []
+        if value and name in FLAGS:
+            words += [FLAGS[name], _text(value)]
+        elif value and settings.origin[name] != "default":
+            words += ["--set", f"{name}={_text(value)}"]
     files = [origin.removeprefix("file ") for origin in settings.origin.values() if origin.startswith("file ")]
     if files and files[0] != DEFAULT_FILE:
         words += ["-c", files[0]]
     for name, origin in settings.origin.items():
         if (
-            name in FLAGS
+            name in (*FLAGS, *names, _NOT_FOUND_BY)
             or is_secret(name)
             or not (origin.startswith(("flag ", "argument ")) and name.startswith(_FOUND_BY))
         ):
@@ -51,6 +58,12 @@ def same_settings(settings: Settings, *names: str) -> list[str]:
         if not any(map(sounds_secret, _names(value))):
             words += ["--set", f"{name}={_text(value)}"]
     return words
+
+
+def shape_of(format_: str, partition_by: Sequence[str]) -> list[str]:
+    """The options of a table without a batch that is to have these: `SHAPE`, as far as it is not the default."""
+    words = ["--set", f"spark.format={format_}"] if format_ not in ("", DEFAULT_FORMAT) else []
+    return words + (["--set", f"spark.partition_by={','.join(partition_by)}"] if partition_by else [])
 
 
 def _names(value: object) -> Iterable[str]:

@@ -129,6 +129,8 @@ class Summary:
     """Finished for good, and not committed at the broker: comes again only where another member takes over."""
     not_loaded: int = 0
     """Sealed segments that are not in the table yet."""
+    staging: str = ""
+    """The folder that they are in: that of this member, other slots of the group may be others'."""
 
 
 class Supervisor:
@@ -627,7 +629,7 @@ class Supervisor:
         left = self._left
         return Summary(
             exit_code, self.core.state.counters.as_dict(), left.unfinished, left.unsealed, left.uncommitted,
-            self._not_loaded(),
+            self._not_loaded(), str(self._slot.segments),
         )  # fmt: skip
 
     def _not_loaded(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from rocketcrew.conf.printed import command_line, counted, same_settings
+from rocketcrew.conf.printed import SHAPE, command_line, counted, same_settings, shape_of
 from rocketcrew.conf.settings import load
 
 COMMON = ("consumer.group", "cluster.name_servers", "spark.target")
@@ -51,3 +51,12 @@ def test_what_is_secret_is_not_printed() -> None:
         "security.access_key": "me", "security.secret_key": "hidden", "spark.options": "AWS_SECRET_ACCESS_KEY=hidden",
     }  # fmt: skip
     assert "hidden" not in " ".join(same_settings(load(flags, {}, None), *COMMON))
+
+
+def test_what_a_table_has_from_its_first_batch_on_is_said_wherever_it_came_from() -> None:
+    env = {"ROCKETCREW_SPARK_FORMAT": "pyarrow"}
+    settings = load({"spark.partition_by": "a,b", "spark.load": False}, env, None)
+    shape = ["--set", "spark.format=pyarrow", "--set", "spark.partition_by=a,b"]
+    assert same_settings(settings, *SHAPE) == shape, "once each, and nothing of how a member works"
+    assert shape_of("pyarrow", ("a", "b")) == shape
+    assert shape_of("parquet", ()) == shape_of("", ()) == same_settings(load({}, {}, None), *SHAPE) == []
