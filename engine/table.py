@@ -99,7 +99,9 @@ def check_columns(config: LoaderConfig, declared: object, segments: Path) -> Non
     """Raise UsageError when rows of the columns that are `declared` (None: there are no rows) do not fit the table."""
     if declared is not None:
         columns = table_columns(config.place) if config.format in FOLDER_FORMATS else ()
-        check_fits(as_schema(declared), TableSpec(str(config.target), columns, config.partition_by), segments)
+        check_fits(
+            as_schema(declared), TableSpec(str(config.target), columns, config.partition_by, config.format), segments
+        )
 
 
 def check_target(settings: Settings) -> None:

@@ -105,7 +105,8 @@ def nothing_loaded(table: Place) -> UsageError:
     return UsageError(
         f"{table} holds no batch yet: nothing was loaded, and {counted(len(waiting), 'sealed segment')}"
         f" {'waits' if len(waiting) == 1 else 'wait'}. `rocketcrew run` loads what is sealed within seconds; without it:"
-        f" `{command_line('load', *folders, '--target', table)}`"
+        f" `{command_line('load', *folders, '--target', table)}`, with the spark.format and spark.partition_by"
+        " of the run where it has any"
     )
 
 

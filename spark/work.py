@@ -24,7 +24,7 @@ from typing import NamedTuple
 from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
-from ..conf.printed import command_line
+from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import READY_DIR
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
@@ -375,7 +375,8 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
     if found:
         path, why = found[0]
         folders = [word for folder in config.stagings for word in ("--staging", folder)]
-        aside = command_line("load", "--quarantine", *folders, "--target", config.target)
+        shape = shape_of(config.format, config.partition_by)
+        aside = command_line("load", "--quarantine", *folders, "--target", config.target, *shape)
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
             f" Load into another table, or have `{aside}` set these segments aside, and run their messages again: {RUN_AGAIN}"

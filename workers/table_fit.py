@@ -26,7 +26,7 @@ from ..conf.columns import (
     merged,
     misfits,
 )
-from ..conf.printed import command_line
+from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, ready_files, sound_batches
 from ..remoting.errors import UsageError
 from .boot import TableSpec
@@ -53,9 +53,10 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         known = {folded(column.name) for column in there}
         asked = {folded(column.name) for column in ours} - known
         wrong = misfits(waiting_columns(segments / READY_DIR, there, asked), ours)
+        shape = shape_of(table.format, table.partition_by)
+        load = command_line("load", "--staging", segments, "--target", table.target, *shape)
         where = (
-            f"the segments in {segments / READY_DIR}, which wait for {where}"
-            f" (`{command_line('load', '--staging', segments, '--target', table.target)}` loads them without a handler)"
+            f"the segments in {segments / READY_DIR}, which wait for {where} (`{load}` loads them without a handler)"
         )
     if wrong:
         raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")

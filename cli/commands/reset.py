@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ...client.clock import wall_ms
-from ...conf.printed import command_line, same_settings
+from ...conf.printed import SHAPE, command_line, same_settings
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ...conf.settings import Settings, require
 from ...durable.files import remove_tree
@@ -161,7 +161,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:
         if staging.epoch_request().segments & staging.unloaded_names():
-            load = command_line("load", "--staging", staging.root, *same_settings(settings, "spark.target"))
+            load = command_line("load", "--staging", staging.root, *same_settings(settings, "spark.target", *SHAPE))
             raise UsageError(f"{staging.root} holds segments from before the last reset: load them first by `{load}`")
     asked = {key for staging in stagings for key in staging.epoch_request().queues}
     pending = {key.in_epoch(0): key.epoch for key in sorted(asked)}

@@ -21,7 +21,7 @@ from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.local_folder import LocalFolder
 from rocketcrew.spark.targets.parquet import ParquetTarget
-from rocketcrew.spark.views import newest_state
+from rocketcrew.spark.views import newest_state, nothing_loaded
 
 delta = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
 every_format = pytest.mark.parametrize("world", ["parquet", "deltalake", "iceberg"], indirect=True)
@@ -76,6 +76,17 @@ def test_before_its_first_batch_a_table_holds_none(world: World) -> None:
     ):
         with pytest.raises(UsageError, match="holds no batch yet"):
             look()
+
+
+def test_who_asks_a_table_without_a_batch_is_told_that_it_is_begun_as_the_run_would(tmp_path: Path) -> None:
+    """Only the run knows its shape: what is asked is a folder."""
+    ready = tmp_path / "0" / "segments" / "ready"
+    ready.mkdir(parents=True)
+    (ready / "w-00000001.arrows").write_bytes(b"")
+    said = str(nothing_loaded(tmp_path / "table"))
+    assert said.endswith(
+        f"--target {tmp_path / 'table'}`, with the spark.format and spark.partition_by of the run where it has any"
+    )
 
 
 def test_before_its_first_batch_a_table_in_a_bucket_holds_none(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,6 +90,15 @@ def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
     damaged.write_bytes(b"damaged")
     os.utime(damaged, (1, 1))
     check_fits(parse_ddl("a string"), NEW_TABLE, tmp_path)
+
+
+def test_the_command_that_loads_what_waits_begins_the_table_as_the_loader_would(tmp_path: Path) -> None:
+    seal(tmp_path, "w-00000001.arrows", 1, ("a", pa.string()))
+    with pytest.raises(UsageError) as refused:
+        check_fits(parse_ddl("a int"), TableSpec("/data/t", (), ("a",), "pyarrow"), tmp_path)
+    command = shlex.split(str(refused.value).split("`")[1])
+    shape = ["--set", "spark.format=pyarrow", "--set", "spark.partition_by=a"]
+    assert command == ["rocketcrew", "load", "--staging", str(tmp_path), "--target", "/data/t", *shape]
 
 
 def test_a_handler_is_rolled_back_while_rows_of_the_narrower_one_wait(tmp_path: Path) -> None:
