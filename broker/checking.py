@@ -23,10 +23,10 @@ from .log_scan import Kind, LogScan
 from .message_store import LOG
 from .opening import QUEUES, queue_name
 from .readable_log import ReadableLog, UnreadablePlaces
-from .state import DELAYS_TABLE, GROUPS_TABLE, JOURNAL_BYTES, OFFSETS_TABLE, TOPICS_JOURNAL, TOPICS_TABLE
+from .state import DELAYS_TABLE, GROUPS_TABLE, JOURNAL_BYTES, OFFSETS_TABLE, TOPICS_JOURNAL
 from .storage import Storage, StorageError, StoredFile
 from .tags import message_tags_code
-from .topic_table import TopicTable
+from .topic_table import TOPICS_TABLE, TopicTable
 
 FIRST_MAX = 10  # examples of each kind
 

@@ -69,7 +69,7 @@ def convert(folder: Path, config: BrokerConfig, now_ms: int) -> Converted:
     if (fresh / DONE).exists() and not folder.exists():
         return _take_over(folder, fresh, before)  # a kill came between the two renames
     _refuse_leftovers(folder, fresh, before)
-    source = DiskStorage(folder)  # locked until the new one has its name
+    source = DiskStorage(folder, name=config.name)  # locked until the new one has its name
     try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
             return Converted(0, len(list((folder / LOG).iterdir())), None)
@@ -101,7 +101,7 @@ def to_convert(folder: Path, config: BrokerConfig) -> int | None:
         return int((fresh / DONE).read_text(encoding="ascii"))
     _refuse_leftovers(folder, fresh, before)
     has_lock = (folder / "lock").exists()
-    source = DiskStorage(folder)
+    source = DiskStorage(folder, name=config.name)
     try:
         if _has_shape(folder / LOG, config.mapped_file_size_commit_log):
             return None

@@ -29,7 +29,7 @@ from pathlib import Path
 from ..durable.files import make_folders
 from ..durable.mounts import boot_id
 from ..remoting.errors import RocketcrewError, UsageError
-from .refused_folders import refuse_foreign, refuse_half_converted
+from .refused_folders import refuse_foreign, refuse_half_converted, refuse_other_name
 from .storage import StorageError
 from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer, taken_bytes
 
@@ -462,8 +462,10 @@ class DiskStorage:
         *,
         has_thread: bool = True,
         ahead_bytes: int = 0,
+        name: str = "",
     ) -> None:
         """`ahead_bytes`: how much room files take before it is needed, those that are written at once and in larger segments.
+        `name` is that of the broker which is to serve the folder; empty for who only looks at it.
         `calls` change the folder (a test may record them, or let them fail); without a thread of its own a test says when
         the disk is waited for: `syncer.work()`.
 
@@ -474,6 +476,8 @@ class DiskStorage:
         self._ahead_bytes = ahead_bytes
         refuse_foreign(folder)
         refuse_half_converted(folder)
+        if name:
+            refuse_other_name(folder, name)
         try:
             make_folders(folder.parent)
             made = self._calls.make_folder(folder / "config")

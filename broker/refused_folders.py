@@ -6,10 +6,11 @@ Nothing here changes a folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from ..remoting.errors import UsageError
+from .syncing import PREVIOUS
+from .topic_table import MAKER_TABLE, TOPICS_TABLE, maker_in, makers_in
 
 FOREIGN = {
     "consumequeue_r": "consume queues in RocksDB (storeType = defaultRocksDB)",
@@ -43,14 +44,34 @@ def refuse_foreign(folder: Path) -> None:
         )
 
 
-def refuse_other_name(folder: str, name: str, made_by: Sequence[str]) -> None:
-    """Raise UsageError when brokers of other names made the data folder, and none of this one."""
-    if made_by and name not in made_by:
-        raise UsageError(
-            f"broker data folder {folder} is of the broker {', '.join(made_by)}, and this one is {name}: members and tables"
-            " know queues by their broker's name, and would take these for others. Give the folder's name (--set"
-            f" broker.name={made_by[-1]}), or use another folder"
-        )
+def refuse_other_name(folder: Path, name: str) -> None:
+    """Raise UsageError when a broker of another name made the data folder, or none whose name may be this one. The maker is
+    certain once the folder was served here; topics are a hint for a genuine broker's. Changes nothing."""
+    made_by = _makers(folder)
+    if not made_by or name in made_by:
+        return
+    whose = f"the broker {made_by[0]}" if len(made_by) == 1 else f"another broker, one of {', '.join(made_by)}"
+    meant = made_by[0] if len(made_by) == 1 else "NAME"
+    raise UsageError(
+        f"broker data folder {folder} is of {whose}, and this one is {name}: members and tables know queues by their broker's"
+        f" name, and would take these for others. Give the folder's name (--set broker.name={meant}, in Python"
+        f' settings={{"broker.name": "{meant}"}}), or use another folder'
+    )
+
+
+def _makers(folder: Path) -> list[str]:
+    if maker := maker_in(_bytes_of(folder / MAKER_TABLE)):
+        return [maker]
+    tables = folder / TOPICS_TABLE, folder / (TOPICS_TABLE + PREVIOUS)
+    return next(filter(None, (makers_in(_bytes_of(table)) for table in tables)), [])
+
+
+def _bytes_of(file: Path) -> bytes:
+    """Empty for one that is not there, or cannot be read: a start says that where it matters."""
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""
 
 
 CONVERTING, CONVERTED = ".converting", "converted"

@@ -162,7 +162,8 @@ class EmbeddedBroker:
             return MemoryStorage()
         if doubt := check_local("broker.dir", config.dir, "one broker alone may write there, by a lock of this host"):
             _log.warning("folder_may_be_shared", reason=doubt)
-        return DiskStorage(Path(config.dir), ahead_bytes=AHEAD_BYTES if config.flush == "sync" else 0)
+        ahead_bytes = AHEAD_BYTES if config.flush == "sync" else 0
+        return DiskStorage(Path(config.dir), ahead_bytes=ahead_bytes, name=config.name)
 
     async def _serve(
         self, storage: Storage, sockets: list[socket.socket], tls: ssl.SSLContext | None, acl: Acl | None

@@ -47,7 +47,6 @@ from .pop_table import InFlight, Key
 from .pops import POPS_JOURNAL, POPS_TABLE, Pops, pop_retry_topic
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
-from .refused_folders import refuse_other_name
 from .request_modes import MODES_TABLE, RequestModes
 from .retention import HOLD_MS, AgeGuard
 from .storage import Storage, StorageError
@@ -63,11 +62,19 @@ from .timers import (
     redirect_to_timer,
     timer_due_ms,
 )
-from .topic_table import TIMER_TOPIC, TopicTable, illegal_topic, system_topics
+from .topic_table import (
+    MAKER_TABLE,
+    TIMER_TOPIC,
+    TOPICS_TABLE,
+    TopicTable,
+    illegal_topic,
+    maker_in,
+    maker_text,
+    system_topics,
+)
 from .transactions import GROUP as TRANSACTIONS_GROUP
 from .transactions import Transactions, commit_positions, half_of
 
-TOPICS_TABLE = "config/topics.json"
 TOPICS_JOURNAL = "config/topics.journal"
 JOURNAL_BYTES = 1 << 20
 CLOCK_AHEAD_MAX_MS = 86_400_000  # how far the clock may have been set back since the last record
@@ -181,7 +188,6 @@ class BrokerState:
         """Read the tables and the log; returns how many records had to be read. Raises UsageError on a bad folder."""
         self.started_ms = now_ms
         known = self._load(TOPICS_TABLE, self.topics.load) and not self.events  # not of the generation before
-        refuse_other_name(self.config.dir, self.config.name, self.topics.made_by)
         removals, damaged_topics = self.topics.replay(whole_lines(self._journal))
         if damaged_topics:  # any topic may have been in them
             known = False
@@ -221,6 +227,8 @@ class BrokerState:
         self.saved_timers.started()
         self.pops.started(now_ms, self._end_of)
         self.save_offsets(sync=True)  # those of topics that are gone: one may get the name of another
+        if maker_in(self.storage.load(MAKER_TABLE) or b"") != self.config.name:
+            self.storage.replace(MAKER_TABLE, maker_text(self.config.name), sync=True)
         self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=True)
         self._journal.reset(self._journal.end)
         self.register(now_ms)

@@ -13,12 +13,17 @@ from collections.abc import Iterable
 from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError
+from ..remoting.fastjson import dumps, loads
 from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
 from .table_text import TableText
 
+TOPICS_TABLE = "config/topics.json"
+MAKER_TABLE = "config/broker.json"
+"""The name of the broker that made the store; a genuine broker's has none until it was served here."""
 SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
 OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
 TIMER_TOPIC = "rmq_sys_wheel_timer"
+_MEMBERS_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 TRANSACTION_TOPICS = ("RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "TRANS_CHECK_MAX_TIME_TOPIC")
 TOPIC_MAX_CHARS = 127
 RETRY_TOPIC_MAX_CHARS = 255
@@ -67,9 +72,34 @@ def system_topics(broker: str, cluster: str, delay_levels: int, auto_create: boo
     return topics
 
 
-def _is_of_broker(topic: TopicConfig) -> bool:
-    """Whether it looks like the topic of a broker's name, as `system_topics` and genuine brokers make it."""
-    return bool(topic.perm & PERM_INHERIT) and topic.read_queue_nums == topic.write_queue_nums == 1
+def maker_text(broker: str) -> bytes:
+    """What `MAKER_TABLE` has in the store of this broker."""
+    return dumps({"brokerName": broker})
+
+
+def maker_in(text: bytes) -> str:
+    """The name in a `MAKER_TABLE`; empty when it has none that can be read."""
+    try:
+        return str(loads(text)["brokerName"])
+    except (ProtocolError, ValueError, LookupError, TypeError):
+        return ""
+
+
+def makers_in(text: bytes) -> list[str]:
+    """The names that the broker may have that wrote this `TOPICS_TABLE`: one where 5.x says it in the name of a system topic,
+    else of each topic as brokers make one of their own name. A user's may look the same. None when it cannot be read."""
+    try:
+        topics = TopicConfigTable.decode(text).topic_config_table
+    except ProtocolError:
+        return []
+    told = sorted(name.removeprefix(_MEMBERS_PREFIX) for name in topics if name.startswith(_MEMBERS_PREFIX))
+    return told or sorted(
+        name
+        for name, topic in topics.items()
+        if topic.perm == PERM_INHERIT | READ_WRITE
+        and topic.read_queue_nums == topic.write_queue_nums == 1
+        and name != DEFAULT_TOPIC
+    )
 
 
 class TopicTable:
@@ -80,8 +110,6 @@ class TopicTable:
         self.changed_ms = 0
         self._topics = {topic.topic_name: topic for topic in system}
         self._system = frozenset(self._topics)
-        self.made_by: list[str] = []
-        """The brokers that had the table which was loaded, by the topic that each makes of its own name."""
         self._text = TableText("topicConfigTable")
 
     def __len__(self) -> int:
@@ -175,6 +203,4 @@ class TopicTable:
         loaded = TopicConfigTable.decode(text)
         self.changes = loaded.data_version.counter
         self.changed_ms = loaded.data_version.timestamp
-        every = loaded.topic_config_table
-        self.made_by = sorted(name for name, topic in every.items() if _is_of_broker(topic))
-        self._topics |= {name: topic for name, topic in every.items() if name not in self._system}
+        self._topics |= {name: topic for name, topic in loaded.topic_config_table.items() if name not in self._system}

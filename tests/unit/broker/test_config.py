@@ -239,17 +239,3 @@ def test_what_topics_and_groups_cost_to_save_is_what_changed():
         assert not read["g7"].consume_enable
         assert (topics._text.encoded, groups._text.encoded) == (size + 1, size + 1)
         assert len(topics._text._texts) == size - 1
-
-
-def test_a_folder_keeps_the_name_of_the_broker_that_made_it(make):
-    """Members and tables would take its queues for others. The default was another one once."""
-    made = make(name="broker-a")
-    made.send()
-    made.core.stop()
-    left = made.storage
-    with pytest.raises(
-        UsageError, match=r"is of the broker broker-a, and this one is embedded: .* broker\.name=broker-a"
-    ):
-        make(left)
-    again = make(left, name="broker-a")
-    assert [message.body for message in again.read()] == [b"x"]

@@ -10,8 +10,8 @@ import structlog
 
 from rocketcrew.broker.edge import WallClock
 from rocketcrew.broker.server import EmbeddedBroker
-from rocketcrew.broker.state import TOPICS_TABLE
 from rocketcrew.broker.storage import DiskFailed, MemoryStorage, StorageError
+from rocketcrew.broker.topic_table import TOPICS_TABLE
 
 NOW_MS = 1_700_000_000_000
 
