@@ -10,13 +10,14 @@ import asyncio
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 import psutil
 
+from ..conf.printed import same_settings
 from ..conf.settings import Settings
 from ..remoting.errors import RocketcrewError, UsageError
 from ..remoting.names import RETRY_PREFIX
@@ -35,10 +36,12 @@ LOOK_S = 5.0
 class Target:
     """One running supervisor."""
 
-    def __init__(self, slot: Path, *, as_json: bool, dry_run: bool = False) -> None:
+    def __init__(self, slot: Path, *, as_json: bool, dry_run: bool = False, known: Sequence[str] = ()) -> None:
+        """`known`: the options that it was found by, for command lines that are printed."""
         self.slot = slot
         self.as_json = as_json
         self.dry_run = dry_run
+        self.known = known
 
     def ask(self, command: str, **arguments: Any) -> dict[str, Any]:
         """Its answer. Raises RocketcrewError for a refusal, UsageError when none answers."""
@@ -80,7 +83,8 @@ def to_supervisor(function: Callable[..., None]) -> Callable[..., None]:
     def command(
         settings: Settings, /, slot: str | None, as_json: bool, dry_run: bool = False, **arguments: Any
     ) -> None:
-        function(Target(find(settings, slot), as_json=as_json, dry_run=dry_run), **arguments)
+        target = Target(find(settings, slot), as_json=as_json, dry_run=dry_run, known=same_settings(settings))
+        function(target, **arguments)
 
     made: Callable[..., None] = with_settings(asks_cluster=False, group="consumer.group")(
         functools.update_wrapper(command, function)

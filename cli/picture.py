@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..conf.printed import command_line, counted
@@ -11,8 +11,8 @@ from ..remoting.subscription import EXPRESSION_TAG
 from ..spark.status import LOADING, WAITING
 
 
-def head_of(found: dict[str, Any]) -> list[str]:
-    """What holds for the whole member."""
+def head_of(found: dict[str, Any], known: Sequence[str] = ()) -> list[str]:
+    """What holds for the whole member; `known` are the options that it was found by."""
     counters, staff = found["counters"], found["staff"]
     state = (
         found["service"]
@@ -30,7 +30,7 @@ def head_of(found: dict[str, Any]) -> list[str]:
         done,
         f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
     ]
-    head.append(_lag(found))
+    head.append(_lag(found, known))
     subscribed = [
         topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
         for topic, wish in sorted(found["subscriptions"].items())
@@ -47,23 +47,29 @@ def head_of(found: dict[str, Any]) -> list[str]:
     head.extend(f"MISMATCH {text}" for text in found["subscription_mismatch"])
     if staff["last_reload"].startswith(("rolled back", "refused")):
         head.append(f"last reload {staff['last_reload']}")
-    return head + _troubles(found) + _loader(found.get("loader", {}))
+    return head + _troubles(found, known) + _loader(found.get("loader", {}))
 
 
-def _lag(found: dict[str, Any]) -> str:
+def _asking(command: str, found: dict[str, Any], known: Sequence[str], *more: str) -> str:
+    """The command line that asks the brokers about this group."""
+    servers = ",".join(found.get("name_servers", ()))
+    return f"`{command_line(command, '-g', found['group'], *(('-n', servers) if servers else ()), *known, *more)}`"
+
+
+def _lag(found: dict[str, Any], known: Sequence[str]) -> str:
     """Of what is popped only the brokers know it."""
     lag = f"lag {sum(queue['lag'] for queue in found['queues'])}"
     if not found.get("popped_topics"):
         return lag
-    ask = f"`{command_line('lag', '-g', found['group'])}`"
+    ask = _asking("lag", found, known)
     return f"{lag}, without what is popped: {ask}" if found["queues"] else f"lag of what is popped: {ask}"
 
 
-def _troubles(found: dict[str, Any]) -> list[str]:
+def _troubles(found: dict[str, Any], known: Sequence[str]) -> list[str]:
     """What somebody has to look at, though the member goes on."""
     counters, loader = found["counters"], found.get("loader", {})
     set_aside, table = loader.get("quarantined", 0), ["--target", loader["target"]] if loader.get("target") else []
-    names = f"`{command_line('reconcile', '-g', found['group'], *table)}` names them"
+    names = f"{_asking('reconcile', found, known, *table)} names them"
     said: list[str] = []
     if undelivered := counters.get("undelivered_messages", 0):
         said.append(f"UNDELIVERED {counted(undelivered, 'message')} that a broker passed over: {names}")
@@ -74,7 +80,7 @@ def _troubles(found: dict[str, Any]) -> list[str]:
     if doubts := [queue["doubt"]["seconds"] for queue in found["queues"] if queue["doubt"]]:
         said.append(
             f"IN DOUBT {counted(len(doubts), 'queue')}, for {max(doubts):.0f} s: another member may have had them,"
-            f" `{command_line('why-lag', '-g', found['group'])}` says what is waited for"
+            f" `{command_line('why-lag', '-g', found['group'], *known)}` says what is waited for"
         )
     return said
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -22,9 +23,9 @@ def status(target: Target) -> None:
       rocketcrew status -g billing --json
     """
     answer = target.ask("status")
-    target.tell(answer, text_of(answer))
+    target.tell(answer, text_of(answer, target.known))
 
 
-def text_of(found: dict[str, Any]) -> str:
+def text_of(found: dict[str, Any], known: Sequence[str] = ()) -> str:
     """The status for people."""
-    return "\n".join([*head_of(found), "", *lines(workers_of(found)), "", *lines(queues_of(found))])
+    return "\n".join([*head_of(found, known), "", *lines(workers_of(found)), "", *lines(queues_of(found))])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -43,7 +44,7 @@ def top(target: Target, interval: float, count: int) -> None:
         if target.as_json:
             click.echo(json_text({**found, "per_second": rates}))
         else:
-            text = "\n".join(text_of(found, rates, worker_rates(before, found, now - asked)))
+            text = "\n".join(text_of(found, rates, worker_rates(before, found, now - asked), target.known))
             click.echo((CLEAR if sys.stdout.isatty() else "") + seen(text))
         before, asked, looks = found, now, looks + 1
         if looks == count:
@@ -67,11 +68,13 @@ def worker_rates(before: dict[str, Any], found: dict[str, Any], seconds: float) 
     return {worker: round((count - earlier.get(worker, 0)) / seconds, 1) for worker, count in finished(found).items()}
 
 
-def text_of(found: dict[str, Any], rates: dict[str, float], each: dict[str, float]) -> list[str]:
+def text_of(
+    found: dict[str, Any], rates: dict[str, float], each: dict[str, float], known: Sequence[str] = ()
+) -> list[str]:
     """One look for people."""
     told = "  ".join(f"{name.removesuffix('_messages').replace('_', ' ')} {rate}/s" for name, rate in rates.items())
     workers = [_with_rate(row, each[str(row["WORKER"])]) for row in workers_of(found)]
-    return [*head_of(found), told, "", *lines(workers), "", *lines(queues_of(found))]
+    return [*head_of(found, known), told, "", *lines(workers), "", *lines(queues_of(found))]
 
 
 def _with_rate(row: dict[str, object], rate: float) -> dict[str, object]:

@@ -300,13 +300,14 @@ class GroupMember:
         return self._routes.missing()
 
     def picture(self) -> dict[str, Any]:
-        """What the status shows of the subscriptions."""
+        """What the status shows of the subscriptions, and which name servers tell of them."""
         return {
             "subscriptions": {
                 topic: {"filter": data.sub_string, "type": data.expression_type, "version": data.sub_version}
                 for topic, data in self._subscriptions.items()
             },
             "subscription_mismatch": self._group_watch.mismatches,
+            "name_servers": list(self._cluster.name_servers.addresses),
         }
 
     # --- the core's requests ------------------------------------------------------------------------------------

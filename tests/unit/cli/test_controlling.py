@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 import click
 import pytest
 
+from rocketcrew.cli.commands.lag import lag
 from rocketcrew.cli.commands.pause import pause
+from rocketcrew.cli.commands.reconcile import reconcile
 from rocketcrew.cli.commands.reload import reload
 from rocketcrew.cli.commands.resume import resume
 from rocketcrew.cli.commands.scale import scale
@@ -26,8 +29,11 @@ from rocketcrew.cli.commands.subscribe import subscribe
 from rocketcrew.cli.commands.top import rates_of, worker_rates
 from rocketcrew.cli.commands.top import text_of as top_text
 from rocketcrew.cli.commands.unsubscribe import unsubscribe
+from rocketcrew.cli.commands.why_lag import why_lag
 from rocketcrew.cli.controlling import Target, closed_folders, find, meant
+from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.wording import UnknownNameError
+from rocketcrew.conf.printed import same_settings
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
 from rocketcrew.supervisor.pool.stacks import ProcessStack, Running
@@ -107,6 +113,29 @@ def test_the_status_says_what_somebody_has_to_look_at(more: dict[str, dict[str, 
         one for one in text_of(now).splitlines() if one.startswith(line)
     ]
     assert line in text_of(now)
+
+
+def test_command_lines_of_the_status_find_the_brokers_and_the_folder_that_it_was_found_in(tmp_path: Path) -> None:
+    """They named the group alone: no name server, and another supervisor.data_dir, where nothing was set aside."""
+    settings = load({"supervisor.data_dir": str(tmp_path / "my data"), "consumer.group": "g"}, {}, None)
+    known = Target(tmp_path, as_json=False, known=same_settings(settings)).known
+    doubtful = status()["queues"][0] | {"doubt": {"seconds": 3.2, "waits_for": "members"}}
+    found = status(
+        name_servers=["a:1", "b:2"],
+        loader={"quarantined": 3, "target": "/data/t"},
+        queues=[doubtful],
+        popped_topics=["t"],
+    )
+    printed = re.findall(r"`rocketcrew (\S+) ([^`]*)`", text_of(found, known))
+    there = ["--set", f"supervisor.data_dir={tmp_path / 'my data'}"]
+    assert {name: shlex.split(line) for name, line in printed} == {
+        "lag": ["-g", "g", "-n", "a:1,b:2", *there],
+        "reconcile": ["-g", "g", "-n", "a:1,b:2", *there, "--target", "/data/t"],
+        "why-lag": ["-g", "g", *there],
+    }
+    for command in (lag, reconcile, why_lag):
+        (line,) = [line for name, line in printed if name == command.name]
+        command.make_context(command.name, shlex.split(line), obj=Surroundings({}, tmp_path))
 
 
 def test_the_status_says_that_queues_are_in_doubt() -> None:
