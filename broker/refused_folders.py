@@ -63,7 +63,7 @@ def _makers(folder: Path) -> list[str]:
     if maker := maker_in(_bytes_of(folder / MAKER_TABLE)):
         return [maker]
     tables = folder / TOPICS_TABLE, folder / (TOPICS_TABLE + PREVIOUS)
-    return next(filter(None, (makers_in(_bytes_of(table)) for table in tables)), [])
+    return next(filter(None, (makers_in(_bytes_of(table)) for table in tables)), list[str]())
 
 
 def _bytes_of(file: Path) -> bytes:
