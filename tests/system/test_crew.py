@@ -273,7 +273,7 @@ def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here
     # Its attempts are not used up, however late we ask.
     with crew_of(broker, never, topic, settings={"consumer.max_reconsume_times": 1_000_000}) as crew:
         wait_until(lambda: crew.status["counters"]["failed_messages"] > 0, WAIT_S, "a failed attempt")
-        with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: 0 messages are finished, [1-9]") as late:
+        with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: finished 0 messages, [1-9]") as late:
             crew.wait(timeout_s=0.1)
         assert isinstance(late.value, TimeoutError)
         assert "never" in crew.log.read_text()
