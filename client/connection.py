@@ -176,14 +176,14 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._outbox.full:
             deadline_s = self._loop.time() + timeout_ms / 1000
-            await self._wait_for_room(deadline_s, command.code)
+            await self._wait_for_room(deadline_s, command)
             timeout_ms = (deadline_s - self._loop.time()) * 1000
         return await self.start(command, timeout_ms=timeout_ms, body_sink=body_sink)
 
     async def oneway(self, command: Command, *, timeout_ms: float = 3000) -> None:
         """Send a request that is never answered; returns when it is handed to the transport. Raises as `start` does."""
         if self._outbox.full:
-            await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command.code)
+            await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command)
         if not self.open:
             raise self._not_open(command.code)
         self._check_time(command.code, timeout_ms)
@@ -359,9 +359,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._outbox.full and self._outbox.unsent_bytes > self._bounds.write_bytes_max:
             self.abort(f"the peer does not read: {self._outbox.unsent_bytes} bytes are unsent")
 
-    async def _wait_for_room(self, deadline_s: float, code: int) -> None:
-        if not await self._outbox.wait_for_room(deadline_s):
-            text = f"{name_of_request(code)} not sent in time: the peer does not read"
+    async def _wait_for_room(self, deadline_s: float, command: Command) -> None:
+        if not await self._outbox.wait_for_room(deadline_s, len(command.body)):
+            text = f"{name_of_request(command.code)} not sent in time: the peer does not read"
             raise TimedOutError(self.address, text)
 
     # Deadlines and failure.

@@ -3,18 +3,24 @@
 Frames written in one turn of the loop are handed to the transport together: one system call for many. What the peer does not
 take is bounded twice: from `high_bytes` on, those who can wait are made to (`full`, `wait_for_room`); beyond `bytes_max`
 the peer is given up by the connection.
+
+Who waits goes on in its turn, as the order of messages may hang on it: with what room there is those go on that came first,
+and who comes before they do waits after them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 
 from ..remoting.command import Command
 from ..remoting.frame import encode, encode_head
-from .background import Waiters
 
 _INLINE_BODY_BYTES = 16 * 1024
 """Bodies up to this size are joined with their head at once; larger ones go out as a piece of their own."""
+
+_HEAD_BYTES = 256
+"""About what the head of a frame takes."""
 
 _JOINED_PIECE_BYTES = 2 * _INLINE_BODY_BYTES
 """Pieces up to this size are copied together for one write; copying them costs less than a system call for each."""
@@ -34,12 +40,15 @@ class Outbox:
         self._bytes = 0
         self._planned = False
         self._paused = False
-        self._waiters = Waiters()
+        self._line: OrderedDict[asyncio.Future[bool], int] = OrderedDict()
+        """Those that wait for room, each with its bytes."""
+        self._coming = self._coming_bytes = 0
+        """Of those that may go on, and do in the loop's next turn."""
 
     @property
     def full(self) -> bool:
         """Whether those who can wait should."""
-        return self._paused or self._bytes >= self._high_bytes
+        return bool(self._line or self._coming) or not self._has_room
 
     @property
     def unsent_bytes(self) -> int:
@@ -57,7 +66,7 @@ class Outbox:
         self._pieces.clear()
         self._bytes = 0
         self._paused = False
-        self._waiters.wake()
+        self._let_in()
 
     def pause(self) -> None:
         """The transport holds `high_bytes`."""
@@ -94,15 +103,42 @@ class Outbox:
             self._bytes = 0
             self.last_write_s = self._loop.time()
             _write_all(transport, pieces)
-        if not self.full:
-            self._waiters.wake()
+        self._let_in()
 
-    async def wait_for_room(self, deadline_s: float) -> bool:
-        """Wait until not `full` or closed; False when the deadline (loop time) came first."""
-        while self.full:
-            if not await self._waiters.wait(deadline_s - self._loop.time()):
-                return False
-        return True
+    async def wait_for_room(self, deadline_s: float, body_bytes: int) -> bool:
+        """Where it is `full`: wait for one's turn to put a frame with such a body, at once, or for the end of the connection;
+        False when the deadline (loop time) came first."""
+        waiter: asyncio.Future[bool] = self._loop.create_future()
+        size = self._line[waiter] = _HEAD_BYTES + body_bytes
+        timer = self._loop.call_at(deadline_s, _tell, waiter, False)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self._line.pop(waiter, None)
+            if waiter.done() and not waiter.cancelled() and waiter.result():
+                self._coming -= 1
+                self._coming_bytes -= size
+                if self._line and not self._coming and not self._loop.is_closed():
+                    self._loop.call_soon(self._let_in)  # after it has put its frame, if it does
+
+    @property
+    def _has_room(self) -> bool:
+        return not self._paused and self._bytes + self._coming_bytes < self._high_bytes
+
+    def _let_in(self) -> None:
+        """Those that wait, as far as there is room; all of them where the connection is gone."""
+        while self._line and (self._has_room or self._transport is None):
+            waiter, size = self._line.popitem(last=False)
+            if not waiter.done():
+                self._coming += 1
+                self._coming_bytes += size
+                waiter.set_result(True)
+
+
+def _tell(waiter: asyncio.Future[bool], answer: bool) -> None:
+    if not waiter.done():
+        waiter.set_result(answer)
 
 
 def _write_all(transport: asyncio.Transport, pieces: list[bytes | bytearray | memoryview]) -> None:
