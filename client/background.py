@@ -31,7 +31,8 @@ def background(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 class Waiters:
-    """Many that wait for one thing, each as long as it likes. They go on in the order in which they came.
+    """Many that wait for one thing, each as long as it likes. Those that `wake` finds go on in the order in which they came,
+    a turn of the loop later: whoever comes in between, and does not wait, is before them.
 
     With one future for all of them, by `asyncio.wait` or `shield`, whoever gives up looks at the callbacks of all: a few
     thousand sends whose time is over would keep the loop busy for seconds.
