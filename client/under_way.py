@@ -83,7 +83,7 @@ class UnderWay:
         self._closing = self._closing or closing
         failed_before = self._failed
         owed, until_s, now_s = set(self._tokens), math.inf, asyncio.get_running_loop().time
-        while self._tokens:
+        while await self._any():
             owed &= self._tokens
             if not owed:
                 until_s = min(until_s, now_s() + patience_s)
@@ -97,6 +97,14 @@ class UnderWay:
             if self._well == well or now_s() >= until_s:
                 break
         return Left(len(self._tokens), self._failed - failed_before)
+
+    async def _any(self) -> bool:
+        """Whether there are some. The callbacks of one that has ended just now may be about to begin others."""
+        for _ in range(READING_TURNS):
+            if self._tokens:
+                break
+            await asyncio.sleep(0)
+        return bool(self._tokens)
 
     async def take_lane(self) -> None:
         """Inside the block of a send: wait until it is its turn, which ends with `leave_lane`."""

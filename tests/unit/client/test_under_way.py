@@ -131,12 +131,14 @@ async def test_for_sends_that_others_go_on_to_begin_only_those_before_are_waited
     await asyncio.wait([*sends, other, *beside])
 
 
-async def test_what_sends_begin_at_their_end_is_waited_for_for_a_while():
+@pytest.mark.parametrize("lasts", range(1, 8))
+async def test_what_sends_begin_at_their_end_is_waited_for_for_a_while(lasts):
     under_way, begun = UnderWay(1), []
 
     async def send():
+        await turns(2)  # as `send_async` comes from its callback to its loop
         async with lane_of(under_way):
-            await turns(1)
+            await turns(lasts)
         if len(begun) < 100:
             begun.append(asyncio.create_task(send()))
 
