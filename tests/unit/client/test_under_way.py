@@ -226,6 +226,7 @@ def test_one_whose_thread_a_callback_ends_while_it_closes_is_closed(served):
     works.runner.submit(ends_late())
     served.broker.intercepts.append(ends_the_thread)
     producer.close()
+    works.runner._thread.join(PATIENT_MS / 1000)  # what it raises belongs to this test
     assert works.runner.is_closed
     assert "SystemExit" in works.runner._ended_by
 
