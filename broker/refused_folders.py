@@ -47,11 +47,12 @@ def refuse_foreign(folder: Path) -> None:
 def refuse_other_name(folder: Path, name: str) -> None:
     """Raise UsageError when a broker of another name made the data folder, or none whose name may be this one. The maker is
     certain once the folder was served here; topics are a hint for a genuine broker's. Changes nothing."""
-    made_by = _makers(folder)
+    made_by, certain = _makers(folder)
     if not made_by or name in made_by:
         return
-    whose = f"the broker {made_by[0]}" if len(made_by) == 1 else f"another broker, one of {', '.join(made_by)}"
-    meant = made_by[0] if len(made_by) == 1 else "NAME"
+    whose, meant = f"the broker {made_by[0]}", made_by[0]
+    if not certain or len(made_by) > 1:
+        whose, meant = f"another broker, by its topics one of {', '.join(made_by)}", "NAME"
     raise UsageError(
         f"broker data folder {folder} is of {whose}, and this one is {name}: members and tables know queues by their broker's"
         f" name, and would take these for others. Give the folder's name (--set broker.name={meant}, in Python"
@@ -59,11 +60,13 @@ def refuse_other_name(folder: Path, name: str) -> None:
     )
 
 
-def _makers(folder: Path) -> list[str]:
+def _makers(folder: Path) -> tuple[list[str], bool]:
+    """See `makers_in`."""
     if maker := maker_in(_bytes_of(folder / MAKER_TABLE)):
-        return [maker]
+        return [maker], True
     tables = folder / TOPICS_TABLE, folder / (TOPICS_TABLE + PREVIOUS)
-    return next(filter(None, (makers_in(_bytes_of(table)) for table in tables)), list[str]())
+    found = [makers_in(_bytes_of(table)) for table in tables]
+    return next((makers for makers in found if makers[0]), (list[str](), False))
 
 
 def _bytes_of(file: Path) -> bytes:

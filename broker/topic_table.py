@@ -85,21 +85,23 @@ def maker_in(text: bytes) -> str:
         return ""
 
 
-def makers_in(text: bytes) -> list[str]:
-    """The names that the broker may have that wrote this `TOPICS_TABLE`: one where 5.x says it in the name of a system topic,
-    else of each topic as brokers make one of their own name. A user's may look the same. None when it cannot be read."""
+def makers_in(text: bytes) -> tuple[list[str], bool]:
+    """The names that the broker may have that wrote this `TOPICS_TABLE`, and whether it is certain to have one of them: where
+    5.x says it in the name of a system topic. Else these are of each topic as brokers make one of their own name, which is
+    read and written unless brokerTopicEnable=false; a user's may look the same. None when the table cannot be read."""
     try:
         topics = TopicConfigTable.decode(text).topic_config_table
     except ProtocolError:
-        return []
+        return [], False
     told = sorted(name.removeprefix(_MEMBERS_PREFIX) for name in topics if name.startswith(_MEMBERS_PREFIX))
-    return told or sorted(
+    looks = sorted(
         name
         for name, topic in topics.items()
-        if topic.perm == PERM_INHERIT | READ_WRITE
+        if topic.perm in (PERM_INHERIT, PERM_INHERIT | READ_WRITE)
         and topic.read_queue_nums == topic.write_queue_nums == 1
         and name != DEFAULT_TOPIC
     )
+    return told or looks, bool(told)
 
 
 class TopicTable:

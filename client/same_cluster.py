@@ -3,10 +3,11 @@
 Journal, segments, table and checkpoint know queues by the names of their brokers, and other clusters have brokers of the same
 names: their messages would be taken for finished. So a start on another cluster is refused. Rules:
 
-- An own broker's folder says who it is, wherever its ports are: the same one is the same cluster, another one is not.
+- An own broker's folder says who it is, wherever its ports are: the same one is the same cluster, and another one is not
+  while the first is still there. Where that is gone, it may have been moved, with all that is here: that is compared.
 - Where a name server or the address server is the same, the cluster is another one only if a tunnel or port leads elsewhere
   now: none of the brokers has an address or a cluster's name that it had. Routes say that, nobody is asked.
-- Else, and where only one of both is an own broker, the name server is asked for its brokers: none of the same name has an
+- Else, and where not both are own brokers, the name server is asked for its brokers: none of the same name has an
   address that it had, in a cluster of that name. All name servers may move, and all brokers, one after the other.
 - Where no broker has a name that one had, nothing is known yet: one may be down, or register later. So each route is compared
   when it is learnt, before a queue of it is opened, and the next start finds in its file what is still not known.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from ..remoting.bodies import BrokerData, TopicRouteData
 from ..remoting.codes import ResponseCode
@@ -45,7 +47,8 @@ class Suspects:
         self.left: list[KnownRoutes] = []
         """Those of which nothing is known yet."""
         for one in judged:
-            certain = is_folder(one.place) and is_folder(cluster.place)
+            own = is_folder(one.place) and is_folder(cluster.place)
+            certain = own and (cluster.is_of(one) or Path(one.place).is_dir())
             if one.brokers and certain and not cluster.is_of(one):
                 raise UsageError(
                     self._refusal(one, f"with the broker of {one.place}", f"this one is of {cluster.place}")

@@ -83,18 +83,22 @@ class UnderWay:
         self._closing = self._closing or closing
         failed_before = self._failed
         owed, until_s, now_s = set(self._tokens), math.inf, asyncio.get_running_loop().time
+        well, well_s = self._well, now_s()
         while await self._any():
             owed &= self._tokens
             if not owed:
                 until_s = min(until_s, now_s() + patience_s)
-            well = self._well
             self._none_left = self._none_left or asyncio.Event()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(min(until_s, now_s() + patience_s)):
+                async with asyncio.timeout_at(min(until_s, well_s + patience_s)):
                     await self._none_left.wait()
             for _ in range(READING_TURNS):
                 await asyncio.sleep(0)
-            if self._well == well or now_s() >= until_s:
+            if self._well != well:
+                well, well_s = self._well, now_s()
+            elif now_s() >= well_s + patience_s:
+                break
+            if now_s() >= until_s:
                 break
         return Left(len(self._tokens), self._failed - failed_before)
 

@@ -53,6 +53,7 @@ class Outbox:
         self._thread: LoopThread | None = None
         self._producer: Producer | None = None
         self._turns = asyncio.Semaphore(IN_FLIGHT_MAX)
+        self._brokers = Brokers()
 
     def send(self, sends: Sequence[Send]) -> None:
         self._started().run(self._send_all(sends))
@@ -99,12 +100,13 @@ class Outbox:
         lanes: dict[object, list[int]] = {}
         for place, one in enumerate(sends):
             lanes.setdefault((one.message.topic, one.order_key) if one.order_key else place, []).append(place)
-        brokers = _Brokers(producer.send_timeout_ms / 1000)
+        brokers, patience_s, turns_s = self._brokers, producer.send_timeout_ms / 1000, list[float]()
 
         async def send(places: Sequence[int]) -> None:
             for number, place in enumerate(places):
                 async with self._turns:
-                    error = brokers.silence() or await _error_of(producer, sends[place])
+                    turns_s.append(time.monotonic())
+                    error = brokers.silence(turns_s[0], patience_s) or await _error_of(producer, sends[place])
                     brokers.heard(error)
                 if error is not None:
                     each[place] = error
@@ -120,12 +122,11 @@ class Outbox:
             raise SendError(str(first), each) from first
 
 
-class _Brokers:
-    """Whether they are silent, as far as the sends of one call know."""
+class Brokers:
+    """Whether they are silent, as far as the sends of all calls know."""
 
-    def __init__(self, patience_s: float) -> None:
-        self._patience_s = patience_s
-        self._sent_s = time.monotonic()
+    def __init__(self) -> None:
+        self._sent_s = float("-inf")
         self._lost: SendError | None = None
 
     def heard(self, error: SendError | None) -> None:
@@ -135,9 +136,10 @@ class _Brokers:
         elif self._lost is None and isinstance(error.__cause__, UnreachableError):
             self._lost = error
 
-    def silence(self) -> SendError | None:
-        """Why no other is begun: none was sent for so long, and one has failed to reach a broker."""
-        if self._lost is None or time.monotonic() - self._sent_s < self._patience_s:
+    def silence(self, since_s: float, patience_s: float) -> SendError | None:
+        """Why a call, which had its first turn at `since_s`, begins no other: none was sent for `patience_s` since then, and
+        one has failed to reach a broker."""
+        if self._lost is None or time.monotonic() - max(since_s, self._sent_s) < patience_s:
             return None
         return SendError(f"{SILENT}: {self._lost}")
 

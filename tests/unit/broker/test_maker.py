@@ -17,10 +17,10 @@ USERS = TopicConfig("orders", 1, 1, 7)
 """As an administrator's console makes a topic, which looks like a broker's own."""
 
 
-def genuine(folder: Path, *more: TopicConfig) -> None:
+def genuine(folder: Path, *more: TopicConfig, users: bool = True) -> None:
     """A store of broker-b, as far as its name goes."""
     table = TopicTable(system_topics("broker-b", "DefaultCluster", 18, auto_create=True))
-    for topic in (USERS, *more):
+    for topic in (*([USERS] if users else []), *more):
         table.put(1, topic)
     (folder / TOPICS_TABLE).parent.mkdir(parents=True)
     (folder / TOPICS_TABLE).write_bytes(table.dump())
@@ -53,9 +53,23 @@ def test_a_folder_keeps_the_name_of_the_broker_that_made_it(tmp_path: Path, make
 def test_of_a_genuine_brokers_folder_no_topic_is_named_as_the_broker(tmp_path: Path) -> None:
     genuine(tmp_path)
     said = refusal(tmp_path)
-    assert "is of another broker, one of broker-b, orders, and this one is embedded" in said
+    assert "is of another broker, by its topics one of broker-b, orders, and this one is embedded" in said
     assert "--set broker.name=NAME" in said
     assert "TBW102" in refusal(tmp_path, "TBW102"), "the template of topics is no broker"
+
+
+def test_a_genuine_broker_of_version_4_with_a_topic_that_nobody_may_use(tmp_path: Path) -> None:
+    """brokerTopicEnable=false."""
+    genuine(tmp_path, TopicConfig("broker-b", 1, 1, 1))
+    assert "by its topics one of broker-b, orders, and" in refusal(tmp_path)
+    DiskStorage(tmp_path, name="broker-b").close()
+
+
+def test_a_name_that_topics_only_hint_at_is_not_given_as_certain(tmp_path: Path) -> None:
+    genuine(tmp_path, users=False)
+    said = refusal(tmp_path)
+    assert "is of another broker, by its topics one of broker-b, and" in said
+    assert "--set broker.name=NAME" in said
 
 
 def test_a_genuine_broker_of_version_5_says_its_name(tmp_path: Path) -> None:

@@ -147,6 +147,29 @@ async def test_what_sends_begin_at_their_end_is_waited_for_for_a_while(lasts):
     assert len(begun) == 100
 
 
+async def test_what_a_failed_send_begins_at_its_end_is_waited_for_too():
+    """An alarm, or a dead letter. All of them go well."""
+    under_way, begun = UnderWay(1), []
+
+    async def alarm():
+        await turns(2)
+        async with lane_of(under_way):
+            await turns(20)
+
+    async def send():
+        try:
+            async with lane_of(under_way):
+                await turns(3)
+                raise UnreachableError("a", "away")
+        finally:
+            begun.extend(asyncio.create_task(alarm()) for _ in range(10))
+
+    first = asyncio.create_task(send())
+    assert await under_way.ended(PATIENT_MS / 1000, closing=False) == Left(0, 1)
+    assert [alarm.done() for alarm in begun] == [True] * 10
+    assert isinstance(first.exception(), UnreachableError)
+
+
 async def test_sends_that_fail_one_after_the_other_are_not_waited_for():
     under_way = UnderWay(1)
     sends = await sends_in_turn(under_way, 100, UnreachableError("a", "away"))

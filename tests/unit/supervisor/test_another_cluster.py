@@ -119,14 +119,22 @@ def test_other_name_servers_that_know_the_same_broker_are_of_its_cluster(tmp_pat
 def test_an_own_broker_is_known_by_its_folder(tmp_path: Path) -> None:
     """Its ports are free ones where somebody has those that are configured."""
 
+    its, another = tmp_path / "its", tmp_path / "another"
+    its.mkdir()
+
     async def scene() -> None:
         async with EmbeddedBroker() as before, EmbeddedBroker() as again:
             await with_topic(before)
             await with_topic(again)
-            await start(tmp_path / "0" / ROUTES_FILE, before.name_server, "/its/folder")
-            await start(tmp_path / "0" / ROUTES_FILE, again.name_server, "/its/folder")
+            await start(tmp_path / "0" / ROUTES_FILE, before.name_server, str(its))
+            await start(tmp_path / "0" / ROUTES_FILE, again.name_server, str(its))
+            for name_server in (before.name_server, again.name_server):
+                with pytest.raises(UsageError, match="is of another cluster"):
+                    await start(tmp_path / "0" / ROUTES_FILE, name_server, str(another))
+            its.rename(another)  # with the whole project: at the ports that it had it is known again
             with pytest.raises(UsageError, match="is of another cluster"):
-                await start(tmp_path / "0" / ROUTES_FILE, before.name_server, "/another/folder")
+                await start(tmp_path / "0" / ROUTES_FILE, before.name_server, str(another))
+            await start(tmp_path / "0" / ROUTES_FILE, again.name_server, str(another))
 
     asyncio.run(scene())
 
@@ -244,17 +252,20 @@ def test_at_the_same_name_server(
     tmp_path: Path, places: tuple[str, str], cluster: str, moved: bool, refused: bool
 ) -> None:
     file = tmp_path / "0" / ROUTES_FILE
+    first, second = (f"{tmp_path}{place}" if place else "" for place in places)
+    for place in filter(None, (first, second)):
+        Path(place).mkdir(exist_ok=True)
 
     async def scene() -> None:
         async with EmbeddedBroker() as one:
             await with_topic(one)
-            await start(file, one.name_server, places[0])
+            await start(file, one.name_server, first)
             at, port = (int(address.partition(":")[2]) for address in (one.name_server, one.address))
         config = BrokerConfig(cluster=cluster)
         async with EmbeddedBroker(config=config, name_server_port=at, port=0 if moved else port) as two:
             await with_topic(two)
             with pytest.raises(UsageError, match="is of another cluster") if refused else contextlib.nullcontext():
-                await start(file, two.name_server, places[1])
+                await start(file, two.name_server, second)
 
     asyncio.run(scene())
 
