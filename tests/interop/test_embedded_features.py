@@ -106,7 +106,7 @@ def test_each_kind_of_java_client_and_the_tools_that_look_at_it(
 
 def look_at_messages(tools: Tools, unique: str, offset_id: str, topic: Sequence[str]) -> None:
     """Number 5 lies in queue 1 at offset 1."""
-    by_offset = ("queryMsgByOffset", "-t", TOPIC, "-b", "broker-a", "-i", "1", "-o", "1")
+    by_offset = ("queryMsgByOffset", "-t", TOPIC, "-b", "embedded", "-i", "1", "-o", "1")
     for words in (
         ("queryMsgById", *topic, "-i", offset_id), ("queryMsgByUniqueKey", "-t", TOPIC, "-i", unique), by_offset,
     ):  # fmt: skip
@@ -120,10 +120,10 @@ def look_at_messages(tools: Tools, unique: str, offset_id: str, topic: Sequence[
     assert re.findall(rf"^{unique} +(\d+) +(\d+)", text, re.MULTILINE) == [("1", "1")], text
     text = tools("printMsg", "-t", TOPIC, "-d", "true")
     assert len(set(re.findall(r"^MSGID: (\w+) ", text, re.MULTILINE))) == 20, text
-    text = tools("printMsgByQueue", "-t", TOPIC, "-a", "broker-a", "-i", "1", "-p", "true", "-d", "true")
+    text = tools("printMsgByQueue", "-t", TOPIC, "-a", "embedded", "-i", "1", "-p", "true", "-d", "true")
     assert len(set(re.findall(r"^MSGID: (\w+) ", text, re.MULTILINE))) == 5, text
-    text = tools("sendMessage", "-t", TOPIC, "-p", "by hand", "-b", "broker-a", "-i", "1")
-    assert re.search(r"^broker-a +1 +SEND_OK +\w+", text, re.MULTILINE), text
+    text = tools("sendMessage", "-t", TOPIC, "-p", "by hand", "-b", "embedded", "-i", "1")
+    assert re.search(r"^embedded +1 +SEND_OK +\w+", text, re.MULTILINE), text
     text = tools("consumeMessage", "-t", TOPIC, "-c", "3")
     assert text.count("MSGID: ") == 3, text
 
@@ -134,13 +134,13 @@ def look_at_groups(tools: Tools, address: str) -> None:
     assert re.search(r"^0001 +\S+ +127\.0\.0\.1:\d+ +JAVA +V\d", text, re.MULTILINE), text
     assert "not online" in tools("consumerConnection", "-g", "clients_orderly")
     text = tools("consumerProgress", "-g", "clients_orderly")
-    rows = re.findall(rf"^{TOPIC} +broker-a +(\d) +(\d+) +(\d+) +(\d+)", text, re.MULTILINE)
+    rows = re.findall(rf"^{TOPIC} +embedded +(\d) +(\d+) +(\d+) +(\d+)", text, re.MULTILINE)
     assert rows == [("0", "5", "5", "0"), ("1", "6", "5", "1"), ("2", "5", "5", "0"), ("3", "5", "5", "0")], text
     text = tools("topicStatus", "-t", TOPIC)
-    rows = re.findall(r"^broker-a +(\d) +0 +(\d+) +\d{4}-", text, re.MULTILINE)
+    rows = re.findall(r"^embedded +(\d) +0 +(\d+) +\d{4}-", text, re.MULTILINE)
     assert rows == [("0", "5"), ("1", "6"), ("2", "5"), ("3", "5")], text
     text = tools("resetOffsetByTime", "-g", "clients_orderly", "-t", TOPIC, "-s", "0")
-    rows = re.findall(r"^broker-a +(\d) +(\d+) *$", text, re.MULTILINE)
+    rows = re.findall(r"^embedded +(\d) +(\d+) *$", text, re.MULTILINE)
     assert sorted(rows) == [(str(queue), "0") for queue in range(4)], text
     text = tools("brokerStatus", "-b", address)
     found = dict(re.findall(r"^(\w+) *: (.*?) *$", text, re.MULTILINE))
@@ -149,7 +149,7 @@ def look_at_groups(tools: Tools, address: str) -> None:
     text = tools("statsAll")
     assert re.search(rf"^{TOPIC} +clients_orderly +21 ", text, re.MULTILINE), text
     text = tools("clusterList")
-    assert re.search(rf"^DefaultCluster +broker-a +0 +{address} +V", text, re.MULTILINE), text
+    assert re.search(rf"^DefaultCluster +embedded +0 +{address} +V", text, re.MULTILINE), text
 
 
 def change_topics_and_groups(tools: Tools, address: str) -> None:
@@ -207,7 +207,7 @@ def test_mqadmin_looks_cleans_and_changes(
     send_numbers(broker, TOPIC, range(100, 130))
 
     async def commit(cluster: Cluster) -> None:
-        await Operations(cluster).update_consumer_offset(GROUP, MessageQueue(TOPIC, "broker-a", 0), 2)
+        await Operations(cluster).update_consumer_offset(GROUP, MessageQueue(TOPIC, broker.name, 0), 2)
 
     address = f"127.0.0.1:{broker.port}"
     with run_tools(tmp_path, version, broker.name_server) as admin:
@@ -307,7 +307,7 @@ def test_a_genuine_broker_is_a_member_of_our_cluster_and_ours_of_a_genuine_one(b
     other = f"127.0.0.1:{name_server_port}"
     ours = None
     try:
-        wanted = {"broker-a": 1024, "genuine": 1024}
+        wanted = {broker.name: 1024, "genuine": 1024}
         wait_until(lambda: brokers_of(broker.name_server) == wanted, 2 * WAIT_S, "the genuine broker in our cluster")
         name_server.wait_for(lambda: listens(name_server_port), "listen")
         words = ["broker", "--set", f"broker.dir={tmp_path / 'second'}", "--set", "broker.name=ours",
