@@ -10,7 +10,6 @@ from ..conf.settings import Settings
 from ..remoting.errors import UsageError
 from ..remoting.namespaces import wrap
 from ..remoting.subscription import split_subscription
-from ..supervisor.loader_child import where
 from ..supervisor.member.access import namespace_of
 
 _OWN: Final = (OPEN_DIR, READY_DIR, PLAN_DIR, BAD_DIR, OUTCOMES_DIR)
@@ -35,6 +34,8 @@ def group_home(settings: Settings) -> Path:
 
 def rows_go_to(settings: Settings) -> str:
     """What a member loads the rows into; empty where Spark saves to what only its options name."""
+    from ..supervisor.loader_child import where  # brings the supervisor along, which most commands do without
+
     return where(settings.spark, group_home(settings) / "table")
 
 
