@@ -1,9 +1,9 @@
 """Routes on disk, so that a start finds its brokers while every name server is away.
 
 One JSON file: version, name servers and place (whose routes these are), the routes in the form of the wire, and the same of
-runs before whose cluster may be this one or another (same_cluster.py). Written
-whole beside the old one and renamed, so that a reader finds the old or the new. A file that is damaged, from another version
-or too large is no error: it is only not used, and replaced by the next save.
+runs before whose cluster may be this one or another (same_cluster.py). Written whole beside the old one and renamed, so that
+a reader finds the old or the new. A file that is damaged, from another version or too large is no error: it is only not
+used, and replaced by the next save.
 """
 
 from __future__ import annotations

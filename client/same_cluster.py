@@ -48,12 +48,12 @@ class Suspects:
         """Those of which nothing is known yet."""
         for one in judged:
             own = is_folder(one.place) and is_folder(cluster.place)
-            certain = own and (cluster.is_of(one) or Path(one.place).is_dir())
-            if one.brokers and certain and not cluster.is_of(one):
-                raise UsageError(
-                    self._refusal(one, f"with the broker of {one.place}", f"this one is of {cluster.place}")
-                )
-            if one.brokers and not certain and one not in self.left:
+            if not one.brokers or (own and cluster.is_of(one)):
+                continue
+            if own and Path(one.place).is_dir():
+                before, now = f"with the broker of {one.place}", f"this one is of {cluster.place}"
+                raise UsageError(self._refusal(one, before, now))
+            if one not in self.left:
                 self.left.append(one)
         del self.left[SUSPECTS_MAX:]
 
