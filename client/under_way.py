@@ -41,7 +41,7 @@ class UnderWay:
         self._coming = 0
         """Those that have their lane and go on with the loop's next turn: who comes before that goes after them."""
         self._waiting: OrderedDict[asyncio.Future[None], None] = OrderedDict()
-        """For a lane, which comes with the result."""
+        """For a lane, which comes with the result. (asyncio.Semaphore looks through all that wait for each that gives up.)"""
         self._well = self._failed = 0
         self._tokens: set[object] = set()
         self._closing = False
