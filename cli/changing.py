@@ -14,8 +14,9 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from ..conf.exit_codes import EXIT_FAILURE
 from ..remoting.errors import RocketcrewError
-from .exit_codes import exit_code
+from .exit_codes import exit_code, system_in_words
 from .interrupts import typed_line
 from .json_text import json_text
 from .wording import in_words
@@ -100,6 +101,12 @@ def so_far(said: Callable[[], str]) -> Generator[None]:
         if not (done := said()):
             raise
         raise UnfinishedError(f"{done}: {in_words(error)}", exit_code(error)) from error
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if not (done := said()):
+            raise
+        raise UnfinishedError(f"{done}: {system_in_words(error)}", EXIT_FAILURE) from error
     except (KeyboardInterrupt, StoppedError):
         if done := said():
             click.echo(done, err=True)

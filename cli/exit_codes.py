@@ -102,7 +102,7 @@ def guarded(command: Callable[[], object]) -> int:
             remedy = "mount one at /tmp, or set TMPDIR to a folder that this user may write and that has room"
             tell(f"{text}: {remedy}")
             return _code_without_temporary_folder(text)
-        tell(text + (f": {error.filename}" if error.filename else "") + _limit_of(error))
+        tell(system_in_words(error))
         return EXIT_FAILURE
     except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
         click.echo(seen(traceback.format_exc().rstrip("\n"), err=True), err=True)
@@ -119,6 +119,11 @@ def guarded(command: Callable[[], object]) -> int:
 def _code_without_temporary_folder(named: str) -> int:
     """A folder that may be written is full, and that may pass."""
     return EXIT_FAILURE if any(os.access(folder, os.W_OK) for folder in re.findall("'(.*?)'", named)) else EXIT_USAGE
+
+
+def system_in_words(error: OSError) -> str:
+    """What the system refused, of which file, and the limit of this process that it met."""
+    return (error.strerror or f"{error}") + (f": {error.filename}" if error.filename else "") + _limit_of(error)
 
 
 def _limit_of(error: OSError) -> str:

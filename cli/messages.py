@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import contextlib
 import functools
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, cast
@@ -233,7 +232,7 @@ async def newest(cluster: Cluster, topic: str, count: int, wanted: Filter, silen
             end = start
         return own[-count:]
 
-    return sorted(await _of_each_queue(cluster, topic, look, silent), key=_stored)[-count:]
+    return (await of_each_queue(await cluster.queues_to_read(topic, refresh=True), look, silent))[-count:]
 
 
 async def oldest_since(
@@ -254,16 +253,15 @@ async def oldest_since(
                     break
         return own
 
-    return sorted(await _of_each_queue(cluster, topic, look, silent), key=_stored)[:count]
+    return (await of_each_queue(await cluster.queues_to_read(topic, refresh=True), look, silent))[:count]
 
 
-async def _of_each_queue(
-    cluster: Cluster, topic: str, look: Callable[[MessageQueue], Awaitable[list[Stored]]], silent: Silent
+async def of_each_queue(
+    queues: Sequence[MessageQueue], look: Callable[[MessageQueue], Awaitable[list[Stored]]], silent: Silent
 ) -> list[Stored]:
-    """What `look` finds; a broker that does not answer is put into `silent`, and asked no more. Raises UnreachableError where
-    none answers."""
+    """What `look` finds, in the order of time; a broker that does not answer is put into `silent`, and one that is there is
+    not asked. Raises UnreachableError where none answers."""
     found: list[Stored] = []
-    queues = await cluster.queues_to_read(topic, refresh=True)
     for mq in queues:
         if mq.broker_name not in silent:
             try:
@@ -272,32 +270,7 @@ async def _of_each_queue(
                 silent[mq.broker_name] = error
     if silent and silent.keys() >= {mq.broker_name for mq in queues}:
         raise next(iter(silent.values()))
-    return found
-
-
-async def follow(
-    cluster: Cluster, topic: str, wanted: Filter, interval_s: float, count: int, show: Show, begun: Callable[[], None]
-) -> None:
-    """Show what comes from now on, `count` messages (0 = for ever); queues that are added are read from their start.
-
-    `begun` is called when the ends are known: what is sent after that is shown.
-    """
-    operations = Operations(cluster)
-    at = {mq: await operations.max_offset(mq) for mq in await cluster.queues_to_read(topic, refresh=True)}
-    begun()
-    shown_so_far = 0
-    while True:
-        came: list[Stored] = []
-        for mq in await cluster.queues_to_read(topic, refresh=True):
-            start, end = at.get(mq, 0), await operations.max_offset(mq)
-            came += [(mq.broker_name, one) async for one in messages(cluster, mq, start, end) if wanted.takes(one)]
-            at[mq] = max(start, end)
-        for broker, one in sorted(came, key=_stored):
-            show(broker, one)
-            shown_so_far += 1
-            if shown_so_far == count:
-                return
-        await asyncio.sleep(interval_s)
+    return sorted(found, key=_stored)
 
 
 def _stored(one: Stored) -> tuple[int, str, int, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
+import io
+import select
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -32,6 +33,7 @@ from ..wording import unknown_topic
 SLICE_MESSAGES: Final = 5_000
 """Messages whose results are held at a time: a count of millions takes no more memory than this many."""
 LINES_SHOWN_MAX: Final = 20
+READ_BYTES: Final = 64 * 1024
 NUMBER: Final = "{n}"
 
 
@@ -79,9 +81,10 @@ def send(
         raise UsageError("--lines goes with --file or stdin, and a BODY is one body: leave one of the two out")
     pairs = dict(_pair(text) for text in properties)
     messages = (
+        None if body is None else
         OutgoingMessage(topic, body, tag, [_numbered(key, number) for key in keys], delay_level, pairs)
         for body, number in _repeated(_bodies(bodies, files, lines), count)
-    )
+    )  # fmt: skip
     access = access_of(settings)
     new = _is_new(access, topic, no_create=no_create)
     if dry_run:
@@ -93,7 +96,7 @@ def send(
     sent = under_way = 0
     producing = SyncProducer(access, send_timeout_ms=settings.cluster.request_timeout_ms)
     with so_far(lambda: _done(sent, under_way)), producing as producer:
-        while chunk := list(itertools.islice(messages, SLICE_MESSAGES)):
+        for chunk in _slices(messages):
             under_way = len(chunk)
             results = producer.send_many(chunk)
             before, sent, under_way = sent, sent + len(results), 0
@@ -115,10 +118,23 @@ def _done(sent: int, under_way: int) -> str:
     )
 
 
-def _checked(messages: Iterable[OutgoingMessage]) -> int:
+def _slices(messages: Iterable[OutgoingMessage | None]) -> Iterator[list[OutgoingMessage]]:
+    """SLICE_MESSAGES at a time, and what there is before each None: the next one may be long in coming."""
+    found: list[OutgoingMessage] = []
+    for message in messages:
+        if message is not None:
+            found.append(message)
+        if found and (message is None or len(found) == SLICE_MESSAGES):
+            yield found
+            found = []
+    if found:
+        yield found
+
+
+def _checked(messages: Iterable[OutgoingMessage | None]) -> int:
     """How many there are. Raises UsageError for one that cannot be sent."""
     found = 0
-    for message in messages:
+    for message in filter(None, messages):
         message.check()
         found += 1
     return found
@@ -148,8 +164,8 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _bodies(bodies: tuple[str, ...], files: tuple[Path, ...], lines: bool) -> Iterator[bytes]:
-    """Every body there is, one at a time: a file of lines may be larger than memory."""
+def _bodies(bodies: tuple[str, ...], files: tuple[Path, ...], lines: bool) -> Iterator[bytes | None]:
+    """Every body there is, one at a time: a file of lines may be larger than memory. None where the next is not there yet."""
     for body in bodies:
         yield body.encode("utf-8", "surrogateescape")
     if not bodies and not files and sys.stdin.isatty():
@@ -162,23 +178,52 @@ def _bodies(bodies: tuple[str, ...], files: tuple[Path, ...], lines: bool) -> It
                 yield from _read(stream, str(file), lines)
 
 
-def _read(stream: BinaryIO, name: str, lines: bool) -> Iterator[bytes]:
+def _read(stream: BinaryIO, name: str, lines: bool) -> Iterator[bytes | None]:
     if not lines:
         yield stream.read(BODY_MAX_BYTES + 1)  # one byte too many is refused when the message is checked
         return
-    for number in itertools.count(1):
-        line = stream.readline(BODY_MAX_BYTES + 2)
-        if not line:
-            return
-        if len(line.rstrip(b"\r\n")) > BODY_MAX_BYTES:
+    number = 0
+    for line in _lines(stream):
+        if line is None:
+            yield None
+            continue
+        number += 1
+        body = line.rstrip(b"\r")
+        if len(body) > BODY_MAX_BYTES:
             raise UsageError(f"{name}, line {number}: longer than the {BODY_MAX_BYTES} bytes that a body may have")
-        if line.rstrip(b"\r\n"):  # RocketMQ refuses empty bodies; an empty line is none
-            yield line.rstrip(b"\r\n")
+        if body:  # RocketMQ refuses empty bodies; an empty line is none
+            yield body
 
 
-def _repeated(bodies: Iterable[bytes], count: int | None) -> Iterator[tuple[bytes, int | None]]:
+def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Its lines without their ends, of one that is too long for a body the begin; None before a wait for more, as in
+    `tail -f | rocketcrew send --lines`. Python's own buffer would not say that it is empty."""
+    raw: BinaryIO = getattr(stream, "raw", stream)
+    rest = b""
+    while True:
+        if not _is_readable(raw, 0):
+            yield None
+            _is_readable(raw, None)
+        block = raw.read(READ_BYTES)
+        *whole, rest = (rest + block).split(b"\n")
+        yield from whole
+        if rest and (not block or len(rest) > BODY_MAX_BYTES + 1):
+            yield rest
+            rest = b""
+        if not block:
+            return
+
+
+def _is_readable(stream: BinaryIO, wait_s: float | None) -> bool:
+    try:
+        return bool(select.select([stream], [], [], wait_s)[0])
+    except io.UnsupportedOperation:  # it is no file of the system's
+        return True
+
+
+def _repeated(bodies: Iterable[bytes | None], count: int | None) -> Iterator[tuple[bytes | None, int | None]]:
     for body in bodies:
-        if count is None:
+        if count is None or body is None:
             yield body, None
         else:
             for number in range(count):

@@ -8,7 +8,9 @@ from ...client.cluster import Cluster
 from ...conf.settings import Settings, require
 from ...supervisor.member.access import access_of
 from ..asking import ask_cluster
-from ..messages import Filter, follow, picking, printer
+from ..exit_codes import tell
+from ..following import Following
+from ..messages import Filter, picking, printer
 from ..options import with_settings
 from ..times import Seconds
 
@@ -24,6 +26,7 @@ def tail(settings: Settings, topic: str, count: int, interval: float, wanted: Fi
     """Show messages of a topic as they come, until Ctrl-C.
 
     It begins at the end of each queue. No group is joined and no offset moves; `rocketcrew peek` shows what is there already.
+    A broker that does not answer is named, and what it has comes when it does.
 
     \b
     Examples:
@@ -35,10 +38,10 @@ def tail(settings: Settings, topic: str, count: int, interval: float, wanted: Fi
     access = access_of(settings)
     show = printer(how, as_json=as_json)
 
-    def begun() -> None:
-        click.echo(f"{topic}: waiting for messages; Ctrl-C ends", err=True)
-
     async def look(cluster: Cluster) -> None:
-        await follow(cluster, access.wrap(topic), wanted, interval, count, show, begun)
+        following = Following(cluster, access.wrap(topic), wanted, tell)
+        await following.begin()
+        click.echo(f"{topic}: waiting for messages; Ctrl-C ends", err=True)
+        await following.show(interval, count, show)
 
     ask_cluster(access, look)

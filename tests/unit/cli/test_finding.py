@@ -9,7 +9,7 @@ import pytest
 
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli.finding import Search, matches, read_clue
-from rocketcrew.cli.messages import Filter, follow, line_of, newest, oldest_since
+from rocketcrew.cli.messages import Filter, line_of, newest, oldest_since
 from rocketcrew.client.access import Access
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
@@ -149,20 +149,3 @@ def test_queues_are_merged_by_the_time_of_their_messages() -> None:
             assert len({one.queue_id for _, one in found}) == 2
 
     play(scene, queues=2)
-
-
-def test_what_comes_is_shown_from_the_end_on() -> None:
-    async def scene(broker: EmbeddedBroker, cluster: Cluster) -> None:
-        producer = Producer(cluster, "senders")
-        await producer.send(OutgoingMessage("orders", b"before"))
-        begun, shown = asyncio.Event(), list[bytes]()
-        following = asyncio.ensure_future(
-            follow(cluster, "orders", Filter(), 0.01, 2, lambda _, one: shown.append(one.body), begun.set)
-        )
-        await begun.wait()
-        for body in (b"one", b"two"):
-            await producer.send(OutgoingMessage("orders", body))
-        await following
-        assert shown == [b"one", b"two"]
-
-    play(scene)

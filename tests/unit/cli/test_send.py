@@ -2,13 +2,24 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
 
-from rocketcrew.cli.commands.send import SLICE_MESSAGES, _bodies, _done, _line, _numbered, _pair, _read, _repeated  # pyright: ignore[reportPrivateUsage]
+from rocketcrew.cli.commands.send import (  # pyright: ignore[reportPrivateUsage]  # fmt: skip
+    SLICE_MESSAGES,
+    _bodies,
+    _done,
+    _line,
+    _numbered,
+    _pair,
+    _read,
+    _repeated,
+    _slices,
+)
 from rocketcrew.cli.main import run
-from rocketcrew.client.outgoing import BODY_MAX_BYTES
+from rocketcrew.client.outgoing import BODY_MAX_BYTES, OutgoingMessage
 from rocketcrew.client.producer import SendResult, SendStatus
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
@@ -33,9 +44,28 @@ def test_a_line_of_the_longest_body_is_taken_and_one_more_byte_refused() -> None
         list(_read(io.BytesIO(b"a\n" + longest + b"y\n"), "x", True))
 
 
+def test_what_a_pipe_has_is_sent_before_more_is_waited_for() -> None:
+    reader, writer = os.pipe()
+    with open(reader, "rb") as stream:
+        os.write(writer, b"a\nb\nhalf")
+        lines = _read(stream, "x", True)
+        assert [next(lines), next(lines), next(lines)] == [b"a", b"b", None]
+        os.write(writer, b" a line\n")
+        assert [next(lines), next(lines)] == [b"half a line", None]
+        os.write(writer, b"the last")
+        os.close(writer)
+        assert list(lines) == [b"the last"]
+
+
+def test_a_slice_ends_where_the_next_message_is_not_there_yet() -> None:
+    one = OutgoingMessage("t", b"x")
+    full = [one] * SLICE_MESSAGES
+    assert list(_slices(iter([None, one, one, None, None, *full, one]))) == [[one, one], full, [one]]
+
+
 def test_count_numbers_bodies_and_keys() -> None:
     assert list(_repeated([b"m{n}", b"x"], 2)) == [(b"m0", 0), (b"m1", 1), (b"x", 0), (b"x", 1)]
-    assert list(_repeated([b"m{n}"], None)) == [(b"m{n}", None)]
+    assert list(_repeated([b"m{n}", None], None)) == [(b"m{n}", None), (None, None)]
     assert (_numbered("k{n}", 7), _numbered("k{n}", None)) == ("k7", "k{n}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import pickle
+import re
 
 import click
 import pytest
@@ -21,6 +23,20 @@ def test_a_command_that_is_interrupted_says_what_was_done(capsys: pytest.Capture
         with pytest.raises(click.Abort), so_far(lambda: DONE):
             raise stop
         assert capsys.readouterr().err == f"{DONE}\n"
+
+
+def test_so_does_one_that_the_system_refuses_something() -> None:
+    """As a file that cannot be read to its end. A reader that has enough is no error."""
+    full = OSError(errno.ENOSPC, "No space left on device", "/data/letters")
+    with (
+        pytest.raises(RocketcrewError, match=f"^{DONE}: No space left on device: /data/letters") as caught,
+        so_far(lambda: DONE),
+    ):
+        raise full
+    assert exit_code(caught.value) == 1
+    for error, done in ((full, ""), (BrokenPipeError(), DONE)):
+        with pytest.raises(type(error), match=f"^{re.escape(str(error))}$"), so_far(lambda done=done: done):
+            raise error
 
 
 def test_where_nothing_was_done_the_error_stays_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
