@@ -17,9 +17,9 @@ names: their messages would be taken for finished. So a start on another cluster
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from pathlib import Path
 
 from ..remoting.bodies import BrokerData, TopicRouteData
 from ..remoting.codes import ResponseCode
@@ -50,7 +50,7 @@ class Suspects:
             own = is_folder(one.place) and is_folder(cluster.place)
             if not one.brokers or (own and cluster.is_of(one)):
                 continue
-            if own and Path(one.place).is_dir():
+            if own and os.path.isdir(one.place):  # Path raises where one may not look, and of a lost mount
                 before, now = f"with the broker of {one.place}", f"this one is of {cluster.place}"
                 raise UsageError(self._refusal(one, before, now))
             if one not in self.left:

@@ -26,7 +26,7 @@ from ..client.access import Access
 from ..client.loop_thread import LoopThread
 from ..client.producer import IN_FLIGHT_MAX, Producer
 from ..client.selection import by_key
-from ..remoting.errors import RocketcrewError, UnreachableError
+from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from .forks import end_fork
 from .own_thread import NoThreadError, OwnThread
 from .sends import Send, SendError
@@ -126,20 +126,23 @@ class Brokers:
     """Whether they are silent, as far as the sends of all calls know."""
 
     def __init__(self) -> None:
-        self._sent_s = float("-inf")
+        self._heard_s = float("-inf")
         self._lost: SendError | None = None
+        self._lost_s = float("-inf")
 
     def heard(self, error: SendError | None) -> None:
-        """How a send has ended."""
-        if error is None:
-            self._sent_s, self._lost = time.monotonic(), None
-        elif self._lost is None and isinstance(error.__cause__, UnreachableError):
-            self._lost = error
+        """How a send has ended. One that a broker refuses was heard."""
+        cause = None if error is None else error.__cause__
+        if error is None or isinstance(cause, BrokerError):
+            self._heard_s = time.monotonic()
+        elif isinstance(cause, UnreachableError):
+            self._lost, self._lost_s = error, time.monotonic()
 
     def silence(self, since_s: float, patience_s: float) -> SendError | None:
-        """Why a call, which had its first turn at `since_s`, begins no other: none was sent for `patience_s` since then, and
+        """Why a call, which had its first turn at `since_s`, begins no other: none was heard for `patience_s` since then, and
         one has failed to reach a broker."""
-        if self._lost is None or time.monotonic() - max(since_s, self._sent_s) < patience_s:
+        quiet_since_s = max(since_s, self._heard_s)
+        if self._lost is None or self._lost_s < quiet_since_s or time.monotonic() - quiet_since_s < patience_s:
             return None
         return SendError(f"{SILENT}: {self._lost}")
 

@@ -139,6 +139,18 @@ def test_an_own_broker_is_known_by_its_folder(tmp_path: Path) -> None:
     asyncio.run(scene())
 
 
+def test_a_folder_of_an_own_broker_that_cannot_be_looked_at_is_taken_for_gone(tmp_path: Path) -> None:
+    """As one of another user, or on a mount that is lost; of these here the name is too long."""
+
+    async def scene() -> None:
+        async with EmbeddedBroker() as broker:
+            await with_topic(broker)
+            await start(tmp_path / "0" / ROUTES_FILE, broker.name_server, str(tmp_path / ("x" * 300)))
+            await start(tmp_path / "0" / ROUTES_FILE, broker.name_server, str(tmp_path))
+
+    asyncio.run(scene())
+
+
 def test_a_cluster_with_brokers_of_other_names_is_no_danger(tmp_path: Path) -> None:
     async def scene() -> None:
         async with EmbeddedBroker() as one, EmbeddedBroker(config=BrokerConfig(name="broker-b")) as two:

@@ -14,7 +14,8 @@ from rocketcrew.client.access import Access
 from rocketcrew.client.producer import IN_FLIGHT_MAX, Producer
 from rocketcrew.client.selection import by_key
 from rocketcrew.client.send_hooks import SendContext
-from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.errors import BrokerError, UnreachableError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.testing.broker import LocalBroker
 from rocketcrew.workers.outbox import HELD_BACK, SILENT, Brokers, Outbox
@@ -161,14 +162,32 @@ def test_of_many_to_a_silent_broker_only_those_are_waited_for_that_were_begun() 
         assert sum(each.body == b"2" for each in broker.messages(topic)) == 2 * IN_FLIGHT_MAX
 
 
+def not_sent(cause: Exception) -> SendError:
+    error = SendError("not sent")
+    error.__cause__ = cause
+    return error
+
+
 def test_a_call_that_waited_for_its_turn_is_not_held_back_by_one_lost_connection() -> None:
     """Its time begins with its first turn, and what another call has sent counts for it."""
     brokers, now_s = Brokers(), time.monotonic()
-    lost = SendError("not sent")
-    lost.__cause__ = UnreachableError("a", "cut")
+    lost = not_sent(UnreachableError("a", "cut"))
     brokers.heard(lost)
     assert brokers.silence(now_s, patience_s=3_600) is None
     assert SILENT in str(brokers.silence(now_s - 7_200, patience_s=3_600))
     brokers.heard(None)
     brokers.heard(lost)
     assert brokers.silence(now_s - 7_200, patience_s=3_600) is None
+
+
+def test_a_connection_that_was_lost_before_a_call_holds_back_nothing_of_it() -> None:
+    brokers = Brokers()
+    brokers.heard(not_sent(UnreachableError("a", "cut")))
+    assert brokers.silence(time.monotonic(), patience_s=0) is None
+
+
+def test_brokers_that_refuse_are_not_silent() -> None:
+    brokers, long_ago_s = Brokers(), time.monotonic() - 7_200
+    brokers.heard(not_sent(UnreachableError("a", "cut")))
+    brokers.heard(not_sent(BrokerError(ResponseCode.SYSTEM_BUSY, "later", "SEND_MESSAGE")))
+    assert brokers.silence(long_ago_s, patience_s=3_600) is None
