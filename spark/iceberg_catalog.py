@@ -210,7 +210,9 @@ def open_catalog(spec: CatalogSpec, folder: Path, *, known: bool) -> Any:
             f"Iceberg tables need the pyiceberg package ({error}): pip install 'rocketcrew[iceberg]'"
         ) from None
     from .iceberg_files import TABLE
+    from .iceberg_nulls import keep_nulls
 
+    keep_nulls()
     properties = {
         "init_catalog_tables": "false" if known else "true", "py-io-impl": FILES, TABLE: str(folder), **spec.properties,
     }  # fmt: skip
