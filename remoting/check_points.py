@@ -5,8 +5,10 @@ A check point is one text of eight fields, separated by blanks:
     ckQueueOffset popTime invisibleTime reviveQid retryMark brokerName queueId msgQueueOffset
 
 The first is where the pop began in its queue. The retry mark says from which topic the message came: 0 the topic itself, 1
-`%RETRY%group_topic` (V1), 2 `%RETRY%group+topic` (V2). Brokers write the text into retried messages (POP_CK), for the others
-the client puts it together from the answer's header. Whatever changes the invisible time gives the message a new one.
+`%RETRY%group_topic` (V1), 2 `%RETRY%group+topic` (V2). By their settings (docs/protocol.md), brokers give out a retry under
+the topic that was asked for, with the text in its properties (POP_CK), or as it is stored: under its retry topic, without
+the text. Where there is none, the client puts it together from the record's topic and the answer's header. Whatever changes
+the invisible time gives the message a new one.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from .properties import PROPERTY_POP_CK, find_property
 from .queues import MessageQueue
 from .stored import Buffer, record_info
 
-NORMAL, RETRY_V1, RETRY_V2 = "0", "1", "2"
+NORMAL, RETRY_V1, RETRY_V2 = _MARKS = "0", "1", "2"
 _FIELDS = 8
 _POP_CK = PROPERTY_POP_CK.encode()
 
@@ -80,6 +82,14 @@ def real_topic(topic: str, group: str, mark: str) -> str:
     return topic
 
 
+def popped_topic(topic: str, group: str) -> str:
+    """The topic that was asked for, of the one that a message was popped from (KeyBuilder.parseNormalTopic)."""
+    for of_v1_or_v2 in (real_topic("", group, RETRY_V1), real_topic("", group, RETRY_V2)):
+        if topic.startswith(of_v1_or_v2):
+            return topic[len(of_v1_or_v2) :]
+    return topic
+
+
 def start_offsets(text: str) -> dict[tuple[str, int], int]:
     """`mark queueId startOffset;...` of an answer's header. Raises ProtocolError."""
     found: dict[tuple[str, int], int] = {}
@@ -95,20 +105,33 @@ def start_offsets(text: str) -> dict[tuple[str, int], int]:
 
 
 def check_point_of(
-    buf: Buffer, position: int, header: PopResponse, starts: dict[tuple[str, int], int], broker_name: str
+    buf: Buffer, position: int, header: PopResponse, starts: dict[tuple[str, int], int], mq: MessageQueue, group: str
 ) -> CheckPoint:
-    """The check point of the popped record at `position`. Raises ProtocolError."""
+    """The check point of the record at `position`, popped for the group from `mq`. Raises ProtocolError.
+
+    `starts` are those of its answer. A record of a queue that they do not name is refused: acknowledged by a guess, it would
+    come again for ever, or another message at the same offset would be taken for finished. An answer that names none at all
+    begins at the first record of each queue, as Java takes it: that is noted in `starts`.
+    """
     info = record_info(buf, position)
     written = find_property(bytes(buf[info.properties_start : info.end]), _POP_CK)
     if written is not None:
         return CheckPoint.decode(written.decode("utf-8", "replace"))
+    topic = bytes(buf[info.topic_start : info.topic_start + info.topic_len]).decode("utf-8", "replace")
+    mark = next((mark for mark in _MARKS if topic == real_topic(mq.topic, group, mark)), "")
+    if mark and not header.start_offset_info:
+        starts.setdefault((mark, info.queue_id), info.queue_offset)
+    start = starts.get((mark, info.queue_id))
+    if start is None:
+        wrong = f"no pop of {mq.topic} began in queue {info.queue_id} of {topic}: {header.start_offset_info!r:.80}"
+        raise ProtocolError(wrong, f"popped record at offset {info.queue_offset}")
     return CheckPoint(
-        starts.get((NORMAL, info.queue_id), info.queue_offset),
+        start,
         header.pop_time,
         header.invisible_time,
         header.revive_qid,
-        NORMAL,
-        broker_name,
+        mark,
+        mq.broker_name,
         info.queue_id,
         info.queue_offset,
     )

@@ -266,7 +266,7 @@ class Popping:
     ) -> CheckPoint | None:
         """By which the record at `position` is acknowledged; None = it cannot be, so it does not run."""
         try:
-            return check_point_of(self.s.view, position, header, starts, loop.mq.broker_name)
+            return check_point_of(self.s.view, position, header, starts, loop.mq, self.s.config.group)
         except ProtocolError as error:
             self.s.log("error", "pop_record_invalid", **queue_keys(loop.mq), error=str(error))
             return None

@@ -7,7 +7,8 @@ finished and durable, none that was finished in time is shown again without havi
 there was time, none is popped of a topic that is not subscribed, no request names a check point that a renewal or a send-back
 of the same record has replaced; when all is quiet every message is acknowledged, and nothing is kept. Another member pops
 the same queue, acknowledges or dies; what this member says of that is in pop_ends.py. Now and then the broker loses its
-newest messages, none of which this member has in hand, and gives their offsets to others.
+newest messages, none of which this member has in hand, and gives their offsets to others. In every other seed it gives out
+retries as they are stored, under their retry topic and without a check point of their own.
 
 Whole runs die, and another one takes over what their slot has. In some seeds a message kills each run that handles it: it
 becomes a dead letter in the end, and none that was never alone in hand does.
@@ -17,11 +18,11 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
-from rocketcrew.remoting.check_points import CheckPoint
+from rocketcrew.remoting.check_points import CheckPoint, real_topic
 from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.pop_headers import PopResponse
 from rocketcrew.remoting.properties import encode_properties
@@ -123,6 +124,8 @@ class PopSimulation:
         self._run = 0
         self._tails = 0
         """How often the broker has lost its newest messages."""
+        self._as_stored = seed % 2 == 1
+        """It gives out retries so."""
         self._produces = True
         self.subscribed = True
         self.durable: set[int] = set()
@@ -274,7 +277,12 @@ class PopSimulation:
             return
         found.sort(key=lambda m: (m.retries > 0, m.number))
         body = b"".join(self._shown(message) for message in found)
-        header = PopResponse(self._turn, INVISIBLE_MS, 0, 0, "0 0 0", None)
+        header = PopResponse(self._turn, INVISIBLE_MS, 0, 0, "0 0 0;1 0 1", None)
+        if self._as_stored:
+            for message in found:
+                assert message.check is not None
+                start = int(message.check.retry_mark)
+                message.check = replace(message.check, start_offset=start, pop_time_ms=self._turn)
         if self._lost():
             self.world.note("a pop's answer was lost")
             self._later(500, lambda: self._hear(ev.NoAnswer(action.handle)))
@@ -294,10 +302,15 @@ class PopSimulation:
         message.check = CheckPoint(
             message.number, self._turn, INVISIBLE_MS, 0, mark, QUEUE.broker_name, 0, message.number
         )
-        properties = encode_properties({"UNIQ_KEY": message.unique_id, "POP_CK": message.check.encode()})
+        properties, topic = {"UNIQ_KEY": message.unique_id}, TOPIC
+        if not self._as_stored:
+            properties["POP_CK"] = message.check.encode()
+        elif message.retries:
+            self.world.note("a retry was shown under its retry topic")
+            topic = real_topic(TOPIC, "g", mark)
         return encode_message(
-            StoredMessage(TOPIC, b"%08d" % message.shown, properties.encode(), queue_offset=message.number,
-                          reconsume_times=message.retries)
+            StoredMessage(topic, b"%08d" % message.shown, encode_properties(properties).encode(),
+                          queue_offset=message.number, reconsume_times=message.retries)
         )  # fmt: skip
 
     def _rival(self) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
 from rocketcrew.durable.outcomes import ELSEWHERE, SETTLED
-from rocketcrew.remoting.check_points import CheckPoint
+from rocketcrew.remoting.check_points import NORMAL, CheckPoint
+from rocketcrew.remoting.pop_headers import PopResponse
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core.decisions import Core
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.elsewhere import Shown
-from rocketcrew.supervisor.core.popping import Popping, PopQueue
+from rocketcrew.supervisor.core.popping import PopLoop, Popping, PopQueue
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.state import State
 from rocketcrew.supervisor.core.states import QueueEvent
@@ -44,7 +45,7 @@ def test_what_is_looked_for_happens() -> None:
         "pop_renewals_refused", "pop_acks", "pop_acks_refused", "sent_back_messages", "late_answers",
         "redispatched_messages", "a whole run died", "a popped message that kills runs became a dead letter",
         "a popped message was not taken back", "another member popped", "what others had of a popped queue was said",
-        "a broker lost its newest messages", "an acknowledgement had no answer",
+        "a broker lost its newest messages", "an acknowledgement had no answer", "a retry was shown under its retry topic",
         *(f"{kind.__name__} failed" for kind in MAY_FAIL),
     }  # fmt: skip
 
@@ -103,6 +104,17 @@ class AcknowledgesOnce(Core):
             self, handle: int, count: int, refused: int, unanswered: Sequence[CheckPoint], tries: int, now: float
         ) -> None:
             super().acked(handle, count, refused + len(unanswered), (), tries, now)
+
+
+class TakesRetriesForNew(Core):
+    """What comes without a check point of its own is taken for a message of the topic itself."""
+
+    class popping_class(Popping):
+        def _check_point(
+            self, loop: PopLoop, position: int, header: PopResponse, starts: dict[tuple[str, int], int]
+        ) -> CheckPoint | None:
+            check = super()._check_point(loop, position, header, starts)
+            return replace(check, retry_mark=NORMAL) if check is not None else None
 
 
 class NeverCareful(Core):
@@ -191,7 +203,7 @@ class SettlesWhatIsReported(Core):
 BUGS = (
     SaysTooEarly, SaysWhatIsInHand, NeverSaysIt, SaysWhatItWasShown, SaysTheSameOfNewMessages, SettlesWhatIsReported,
     PopsOn, ForgetsWhatWaits, RenewsBesideASendBack, SendsBackBesideARenewal, AcknowledgesTooEarly, KeepsTheirPlaces,
-    AcknowledgesOnce, NeverCareful,
+    AcknowledgesOnce, NeverCareful, TakesRetriesForNew,
 )  # fmt: skip
 
 

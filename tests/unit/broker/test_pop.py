@@ -29,6 +29,7 @@ from rocketcrew.remoting.pop_headers import (
     PopRequest,
     PopResponse,
 )
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages, walk
 
 INVISIBLE_MS = 10_000
@@ -60,12 +61,12 @@ def messages_of(answer, group="g", topic="T"):
         assert answer.code in (ResponseCode.POLLING_TIMEOUT, ResponseCode.POLLING_FULL), answer.remark
         assert answer.body == b""
         return []
-    header = PopResponse.from_fields(answer.fields)
-    starts = start_offsets(header.start_offset_info)
-    found = []
+    header, mq = PopResponse.from_fields(answer.fields), MessageQueue(topic, "broker-a", -1)
+    starts, found = start_offsets(header.start_offset_info), []
     for position, message in zip(walk(answer.body)[0], decode_messages(answer.body), strict=False):
         assert message.topic == topic
-        found.append(Popped(message, check_point_of(answer.body, position, header, starts, "broker-a"), group, topic))
+        check = check_point_of(answer.body, position, header, starts, mq, group)
+        found.append(Popped(message, check, group, topic))
     return found
 
 

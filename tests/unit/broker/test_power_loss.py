@@ -29,6 +29,7 @@ from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import ResetOffset, SendRequestV2
 from rocketcrew.remoting.pop_headers import INIT_MIN, AckRequest, PopRequest, PopResponse
 from rocketcrew.remoting.properties import encode_properties
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import decode_messages, walk
 
 CASES, FULL_CASES = 300, 10_000
@@ -168,7 +169,7 @@ def pop(core: BrokerCore, now_ms: int, most: int) -> list[tuple[int, Command]]:
     starts = start_offsets(said.start_offset_info)
     found: list[tuple[int, Command]] = []
     for position, message in zip(walk(answer.body)[0], decode_messages(answer.body), strict=False):
-        check = check_point_of(answer.body, position, said, starts, "broker-a")
+        check = check_point_of(answer.body, position, said, starts, MessageQueue("T", "broker-a", -1), GROUP)
         topic = check.queue("T", GROUP).topic
         ack = AckRequest(GROUP, topic, check.queue_id, check.encode(), check.offset, "broker-a")
         number = int(message.body.partition(b":")[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.remoting.check_points import CheckPoint, check_point_of, real_topic, start_offsets
+from rocketcrew.remoting.check_points import CheckPoint, check_point_of, popped_topic, real_topic, start_offsets
 from rocketcrew.remoting.errors import ProtocolError
 from rocketcrew.remoting.pop_headers import PopResponse, QueryAssignmentResponse
 from rocketcrew.remoting.properties import encode_properties
@@ -29,6 +29,7 @@ def test_what_is_none_is_refused(text):
 @pytest.mark.parametrize(("mark", "topic"), [("0", "T"), ("1", "%RETRY%g_T"), ("2", "%RETRY%g+T")])
 def test_retry_topics(mark, topic):
     assert real_topic("T", "g", mark) == topic
+    assert popped_topic(topic, "g") == "T"
     check = CheckPoint.decode(TEXT.replace(" 3 0 ", f" 3 {mark} "))
     assert check.queue("T", "g") == MessageQueue(topic, "broker-a", 2)
 
@@ -45,13 +46,45 @@ def test_start_offsets():
         start_offsets("0 2")
 
 
+def made_of(*records, starts):
+    """The check points of records that one pop of T brought, as texts."""
+    header, found = PopResponse(5, 6, 7, 0, starts), start_offsets(starts or "")
+    mq = MessageQueue("T", "broker-a", -1)
+    return [check_point_of(encode_message(record), 0, header, found, mq, "g").encode() for record in records]
+
+
 def test_of_a_record():
-    header = PopResponse(pop_time=5, invisible_time=6, revive_qid=7, rest_num=0)
-    plain = encode_message(StoredMessage("T", b"x", queue_id=2, queue_offset=104))
-    assert check_point_of(plain, 0, header, {("0", 2): 100}, "broker-a").encode() == "100 5 6 7 0 broker-a 2 104"
-    properties = encode_properties({"POP_CK": TEXT.replace(" 3 0 ", " 3 1 ")}).encode()
-    retried = encode_message(StoredMessage("T", b"x", properties, queue_id=0, queue_offset=1))
-    assert check_point_of(retried, 0, header, {}, "broker-a") == CheckPoint.decode(TEXT.replace(" 3 0 ", " 3 1 "))
+    plain = StoredMessage("T", b"x", queue_id=2, queue_offset=104)
+    assert made_of(plain, starts="0 2 100") == ["100 5 6 7 0 broker-a 2 104"]
+    text = TEXT.replace(" 3 0 ", " 3 1 ")
+    retried = StoredMessage("T", b"x", encode_properties({"POP_CK": text}).encode(), queue_id=0, queue_offset=1)
+    assert made_of(retried, starts="0 2 100") == [text]
+
+
+@pytest.mark.parametrize(("mark", "topic"), [("1", "%RETRY%g_T"), ("2", "%RETRY%g+T")])
+def test_of_a_retry_that_is_given_out_as_it_is_stored(mark, topic):
+    """Under its retry topic, without a text of its own; a new message has the same place in its own topic."""
+    records = [StoredMessage(name, b"x", queue_id=0, queue_offset=9) for name in (topic, "T")]
+    assert made_of(*records, starts=f"0 0 4;{mark} 0 7") == [
+        f"7 5 6 7 {mark} broker-a 0 9",
+        "4 5 6 7 0 broker-a 0 9",
+    ]
+
+
+@pytest.mark.parametrize("starts", ["0 1 4", "1 0 4", "2 0 4;0 1 4"])
+@pytest.mark.parametrize("topic", ["T", "Other", "%RETRY%g-T", "%RETRY%other_T"])
+def test_a_record_of_a_queue_that_its_answer_does_not_name_is_refused(topic, starts):
+    with pytest.raises(ProtocolError, match=f"no pop of T began in queue 0 of {topic}: '{starts}'"):
+        made_of(StoredMessage(topic, b"x"), starts=starts)
+
+
+def test_an_answer_that_names_no_queue_begins_at_the_first_record_of_each():
+    records = [StoredMessage(name, b"x", queue_offset=at) for name, at in (("T", 3), ("T", 4), ("%RETRY%g_T", 1))]
+    assert made_of(*records, starts=None) == [
+        "3 5 6 7 0 broker-a 0 3", "3 5 6 7 0 broker-a 0 4", "1 5 6 7 1 broker-a 0 1"
+    ]  # fmt: skip
+    with pytest.raises(ProtocolError, match="no pop of T began in queue 0 of Other"):
+        made_of(StoredMessage("Other", b"x"), starts=None)
 
 
 def test_assignments_of_a_broker():
