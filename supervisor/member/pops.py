@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -20,7 +21,7 @@ from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
-from ...remoting.check_points import CheckPoint
+from ...remoting.check_points import CheckPoint, popped_topic
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError, UnreachableError
@@ -178,6 +179,8 @@ class Pops:
     async def _to_dead_letters(self, action: SendBack, record: bytes, message: StoredMessage | None) -> bool:
         if message is None:
             return await self._send_backs.send(action, record, None)
+        # Some brokers give out retries under their retry topic; replayed, it goes to those who handle the topic.
+        message = replace(message, topic=popped_topic(action.mq.topic, self._settings.group))
         try:
             await self._send_backs.to_dead_letters(self._send_backs.dead_letter_facts(action) or {}, message)
         except RocketcrewError as error:

@@ -53,7 +53,8 @@ class Brokers:
     def dead_letter_facts(self, action: SendBack) -> Mapping[str, str] | None:
         return action.facts or ({"error": action.error} if action.error else None)
 
-    async def to_dead_letters(self, facts: Mapping[str, str], _message: StoredMessage) -> None:
+    async def to_dead_letters(self, facts: Mapping[str, str], message: StoredMessage) -> None:
+        assert message.topic == "orders", "its topic, whatever one it was shown under"
         if not self.takes_dead_letters:
             raise BrokerError(1, "system busy", "SEND_MESSAGE_V2")
         self.dead.append(facts)
@@ -89,6 +90,15 @@ def test_a_dead_letter_that_is_refused_stays_with_us(
     assert asyncio.run(pops.later(action, encode_message(message), message)) is accepted
     assert brokers.asked == asked
     assert brokers.dead == ([facts or {"error": "no price"}] if last and takes else []), "it says why it failed"
+
+
+@pytest.mark.parametrize("topic", ["%RETRY%g_orders", "%RETRY%g+orders"])
+def test_a_dead_letter_of_a_retry_is_one_of_its_topic(topic: str, bench: Bench) -> None:
+    brokers: Any = Brokers(takes_dead_letters=True)
+    action = SendBack(1, 1, 0, MessageQueue(topic, "b", 0), 0, 0, Mode.DEAD_LETTER, check=CHECK, error="no", last=True)
+    message = StoredMessage(topic, b"x", queue_offset=7)
+    assert asyncio.run(pops_of(brokers, bench).later(action, encode_message(message), message))
+    assert brokers.dead == [{"error": "no"}]
 
 
 @pytest.mark.parametrize(
