@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -15,9 +16,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from harness import HANDLERS, WAIT_S, Crew, patient_producer, send_numbers, wait_for_end, wait_until
+from needs import need_jars
 from pressure_handlers import RELEASE, is_in_hand
 from running_info import running_info
-from servers import Kind, Servers
+from servers import Kind, Servers, run_servers
 
 from rocketcrew.cli.children import Child, ChildError
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -28,6 +30,7 @@ QUEUES = 4
 RETRY_WAIT_S = 180.0
 """The first retry of POP comes after ten seconds, and a killed member's messages after their invisible time."""
 POP = {"consumer.client_rebalance": "false", "results.seal_idle_ms": 100}
+RETRIED_ONCE = "numbers_handler:number_retried_once"
 INVISIBLE = "consumer.pop_invisible_time_ms"
 SOON_MS, HALF_MINUTE_MS = 5_000, 30_000
 """Until the messages of a killed member come again; and where nothing must, though all processes stand still for a while."""
@@ -54,15 +57,34 @@ def test_popped_acknowledged_and_retried(servers: Servers, tmp_path: Path) -> No
         600, 760
     )  # 607, 657, 707, 757 fail twice: ten seconds, then thirty; so they are given one retry here
     settings = {INVISIBLE: HALF_MINUTE_MS}
-    crew = popping_crew(servers, tmp_path, "popped", "numbers_handler:number_retried_once", **settings)
+    popped_and_retried(servers, popping_crew(servers, tmp_path, "popped", RETRIED_ONCE, **settings), numbers)
+
+
+def test_retries_that_come_as_they_are_stored_are_acknowledged(tmp_path: Path) -> None:
+    """The pop service with a store of keys: retries come under their retry topic, without a check point. One that is
+    acknowledged under another topic comes again after its invisible time."""
+    need_jars("5.5.0")
+    keys = "popConsumerKVServiceInit=true\npopConsumerKVServiceEnable=true\n"
+    (tmp_path / "servers").mkdir()
+    with run_servers(Kind("5.5.0"), tmp_path / "servers", settings=keys) as servers:
+        crew = popping_crew(servers, tmp_path, "stored", RETRIED_ONCE, **{INVISIBLE: 2 * SOON_MS})
+        popped_and_retried(servers, crew, range(600, 660), quiet_s=2.5 * SOON_MS / 1000)
+
+
+def popped_and_retried(servers: Servers, crew: Crew, numbers: range, quiet_s: float = 0.0) -> None:
+    """Each has its row, those that failed once by their first retry; all are acknowledged, and none comes again."""
+    failing = [number for number in numbers if number % 50 == 7]
     crew.start()
     try:
         send_numbers(servers, crew.topic, numbers)
         wait_until(lambda: set(numbers_of(crew)) == set(numbers), RETRY_WAIT_S, "every number")
         wait_until(lambda: crew.counter("pop_acks") >= len(numbers), RETRY_WAIT_S, "all messages acknowledged")
+        before = crew.counter("pulled_messages")
+        time.sleep(quiet_s)
+        assert crew.counter("pulled_messages") == before >= len(numbers) + len(failing)
         status = crew.status()
         assert status is not None
-        assert status["counters"]["sent_back_messages"] == 4
+        assert status["counters"]["sent_back_messages"] == len(failing)
         assert status["counters"]["pop_acks_refused"] == 0
         assert status["counters"]["invariant_violations"] == 0
     finally:
