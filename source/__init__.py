@@ -28,10 +28,8 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
   with the closest message, before or after.
 - Limits of a batch are shared among queues by what each has to read, at least one offset each, and never more than
   the limit; Kafka's source may exceed it. `minPartitions` cuts the longest ranges.
-- Push-down only where Spark's `spark.sql.python.filterPushdown.enabled` is on. Spark refuses readers that override
-  `pushFilters` while it is off, so ours looks like the inherited method (batch_reader.py). Conditions on topic,
-  brokerName, queueId and queueOffset are exact; storeTimestamp narrows by the broker's search, one second wider, and
-  Spark looks again.
+- No predicate is pushed down: Spark would keep the narrowed plan for every other use of the DataFrame (batch_reader.py).
+  Options choose topics, queues, offsets and times; `where` filters the rows that were read.
 - Writing is at least once. SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`, is the same when a batch is
   written again. Tasks learn query and batch from Spark's local properties, as a streaming writer is not told. Rows
   with a sharding key or queue id are sent one after the other in each queue (sending.py).

@@ -1,14 +1,14 @@
 """`spark.read.format("rocketmq")`: planned once on the driver, read on executors.
 
-Spark refuses a reader that overrides `pushFilters` while spark.sql.python.filterPushdown.enabled is off, which is the
-default; and it tells nobody beforehand how that is set. So `pushFilters` here is a `PushDown` that looks like the
-inherited method: with the setting off it is never called, with it on predicates are pushed down. Nobody has to say which.
+There is no `pushFilters`. Spark 4.2 keeps the partitions that it leaves of one query in an object that all uses of the
+DataFrame share (PythonDataSourceV2.scala, `setReadInfo`), so a count after a filtered query would count the filtered rows,
+also where every filter is handed back. Users narrow by options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -18,7 +18,6 @@ from .looking import Looker
 from .offsets import Offsets
 from .planning import Range, split
 from .positions import check_named, check_order, first_offset, last_offset
-from .predicates import Predicates, push
 from .pulling import Reading
 
 if TYPE_CHECKING:
@@ -33,28 +32,11 @@ class RangePartition(InputPartition):
         self.part = part
 
 
-class PushDown:
-    """Takes the filters for a reader; see the module's text."""
-
-    def __init__(self, reader: BatchReader) -> None:
-        self._reader = reader
-        self.__func__ = DataSourceReader.pushFilters
-
-    def __call__(self, filters: Sequence[Any]) -> list[Any]:
-        reader = self._reader
-        reader.predicates, left = push(reader.predicates, filters)
-        return left
-
-
 class BatchReader(DataSourceReader):
     """Reads what its options say, once."""
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self.predicates = Predicates()
-
-    def __getattribute__(self, name: str) -> Any:
-        return PushDown(self) if name == "pushFilters" else super().__getattribute__(name)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Asks brokers for the ends of all queues. Raises UsageError, DataLossError, BrokerError, UnreachableError."""
@@ -72,8 +54,7 @@ class BatchReader(DataSourceReader):
         queues = await looker.queues()
         looker.check_assigned(queues)
         starts, ends = await self._bounds(looker, queues)
-        ranges = [Range(queue, starts[queue], ends[queue]) for queue in queues if self.predicates.wants(queue)]
-        return await narrowed(looker, self.predicates, ranges)
+        return [Range(queue, starts[queue], ends[queue]) for queue in queues]
 
     async def _bounds(self, looker: Looker, queues: Sequence[MessageQueue]) -> tuple[Offsets, Offsets]:
         options = self._reading.options
@@ -90,17 +71,6 @@ class BatchReader(DataSourceReader):
         ends = {queue: last_offset(ending, queue, at_end[queue], fail=fail) for queue in queues}
         check_order(starts, ends, ending.option)
         return starts, ends
-
-
-async def narrowed(looker: Looker, predicates: Predicates, ranges: Sequence[Range]) -> list[Range]:
-    """The ranges that the predicates leave, brokers asked where these are about times."""
-    start_ms, end_ms = predicates.store_start_ms, predicates.store_end_ms
-    queues = [part.queue for part in ranges]
-    nothing: Offsets = {}
-    firsts = nothing if start_ms is None else await looker.searches(dict.fromkeys(queues, start_ms))
-    lasts = nothing if end_ms is None else await looker.searches(dict.fromkeys(queues, end_ms))
-    parts = (predicates.narrowed(part, firsts.get(part.queue), lasts.get(part.queue)) for part in ranges)
-    return [part for part in parts if part.size > 0]
 
 
 def part_of(partition: InputPartition) -> Range:

@@ -119,7 +119,7 @@ def test_a_batch_read_with_all_columns(spark: Any, broker: Broker) -> None:
     }
 
 
-def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: Broker) -> None:
+def test_ranges_are_split_and_offsets_choose(spark: Any, broker: Broker) -> None:
     topic = Topic(broker, "ranges", 80)
     assign = '{"ranges": {"broker-a": [1]}}'
     offsets = '{"ranges": {"broker-a": {"1": %d}}}'
@@ -132,17 +132,37 @@ def test_ranges_are_split_and_offsets_and_predicates_choose(spark: Any, broker: 
     assert numbers(frame) == [1 + QUEUES * at for at in range(3, 18)]
     late = topic.options(startingTimestamp=1 << 42, startingOffsetsByTimestampStrategy="latest")
     assert spark.read.format("rocketmq").options(**late).load().count() == 0
-    spark.conf.set(PUSH_DOWN, "true")
-    try:
-        whole = spark.read.format("rocketmq").options(**topic.options()).load()
-        times = {row.queueOffset: row.storeTimestamp for row in whole.where("queueId = 2").collect()}
-        chosen = whole.where("queueId = 2 and queueOffset >= 5 and queueOffset < 9")
-        assert numbers(chosen) == [2 + QUEUES * at for at in range(5, 9)]
-        assert chosen.rdd.getNumPartitions() == 1
-        after = whole.where(whole.storeTimestamp > times[10]).where("queueId = 2").collect()
-        assert {row.queueOffset for row in after} == {at for at, stored in times.items() if stored > times[10]}
-    finally:
-        spark.conf.set(PUSH_DOWN, "false")
+
+
+def test_each_use_of_a_data_frame_has_its_own_rows_with_filters_pushed_down_or_not(spark: Any, broker: Broker) -> None:
+    topic = Topic(broker, "uses", 40)
+    each = 40 // QUEUES
+    for setting in ("true", "false"):
+        spark.conf.set(PUSH_DOWN, setting)
+        try:
+            whole = spark.read.format("rocketmq").options(**topic.options()).load()
+            one = whole.where("queueId = 1")
+            assert numbers(one.where("queueOffset >= 5")) == [1 + QUEUES * at for at in range(5, each)]
+            assert (whole.count(), one.count(), whole.count()) == (40, each, 40)
+            assert (one.union(whole).count(), whole.union(one).count()) == (40 + each, 40 + each)
+            assert one.alias("a").join(whole.alias("b"), "queueOffset").count() == each * QUEUES
+            assert one.join(whole.where("queueId = 2").select("queueOffset"), "queueOffset").count() == each
+            whole.createOrReplaceTempView("uses")
+            since = spark.sql("SELECT storeTimestamp FROM uses WHERE keys = 'key-20'").collect()[0][0]
+            assert spark.sql("SELECT * FROM uses WHERE queueOffset = 3").count() == QUEUES
+            assert whole.where(whole.storeTimestamp >= since).where("tags = 'even'").count() >= each
+            assert spark.sql("SELECT count(*) FROM uses").collect()[0][0] == 40
+        finally:
+            spark.conf.set(PUSH_DOWN, "false")
+
+
+def test_the_ends_of_a_batch_stay_where_its_first_action_found_them(spark: Any, broker: Broker) -> None:
+    topic = Topic(broker, "ends", 4)
+    reader = spark.read.format("rocketmq").options(**topic.options())
+    frame = reader.load()
+    assert frame.count() == 4
+    topic.send(4)
+    assert (frame.count(), frame.where("queueOffset >= 0").count(), reader.load().count()) == (4, 4, 8)
 
 
 def test_a_stream_takes_what_is_available_in_steps_and_goes_on_from_its_checkpoint(

@@ -1,22 +1,8 @@
 from __future__ import annotations
 
-import datetime
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.datasource import (
-    EqualNullSafe,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    Not,
-)
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.headers import PullResponse
@@ -33,7 +19,6 @@ from rocketcrew.source.positions import (
     last_offset,
     shorter,
 )
-from rocketcrew.source.predicates import SPARE_MS, Predicates, push
 from rocketcrew.source.progress import Window, goes_on_at, is_short
 
 QUEUES = [MessageQueue("t", "a", number) for number in range(6)]
@@ -199,74 +184,6 @@ def test_a_trigger_waits_for_enough_or_long_enough() -> None:
     assert not waits(start, end, 7, 1000, 1000)
     assert not waits(start, end, 0, 0, 1000)
     assert not waits({Q0: 9, Q1: 0}, end, 7, 0, 1000), "going back waits for nothing"
-
-
-# Predicates.
-
-
-def at(ms: int) -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(ms / 1000, datetime.UTC)
-
-
-def column(name: str) -> tuple[str]:
-    return (name,)
-
-
-def test_exact_conditions_are_taken_over() -> None:
-    filters: list[Any] = [
-        IsNotNull(column("queueId")),
-        EqualTo(column("topic"), "t"),
-        In(column("brokerName"), ("a", "b")),
-        In(column("queueId"), (0, 2)),
-        GreaterThan(column("queueOffset"), 4),
-        LessThanOrEqual(column("queueOffset"), 20),
-        GreaterThanOrEqual(column("queueOffset"), 2),
-        LessThan(column("queueId"), 5),
-    ]
-    known, left = push(Predicates(), filters)
-    assert left == []
-    assert [known.wants(queue) for queue in QUEUES[:3]] == [True, False, True]
-    assert not known.wants(MessageQueue("t", "c", 0))
-    assert not known.wants(MessageQueue("u", "a", 0))
-    assert known.narrowed(Range(Q0, 0, 100)) == Range(Q0, 5, 21)
-    assert known.narrowed(Range(Q0, 30, 100)).size == 0
-
-
-def test_what_is_not_understood_stays_with_spark() -> None:
-    filters: list[Any] = [
-        EqualTo(column("tags"), "a"),
-        Not(EqualTo(column("queueId"), 1)),
-        EqualNullSafe(column("queueId"), None),
-        GreaterThan(("properties", "queueId"), 1),
-        EqualTo(column("queueOffset"), "5"),
-        IsNotNull(column("keys")),
-    ]
-    assert push(Predicates(), filters) == (Predicates(), filters)
-
-
-def test_times_narrow_with_room_to_spare_and_are_looked_at_again() -> None:
-    filters: list[Any] = [
-        GreaterThan(column("storeTimestamp"), at(50_000)),
-        LessThan(column("storeTimestamp"), at(60_000)),
-    ]
-    known, left = push(Predicates(), filters)
-    assert left == filters
-    assert (known.store_start_ms, known.store_end_ms) == (50_000 - SPARE_MS, 60_001 + SPARE_MS)
-    assert known.narrowed(Range(Q0, 0, 100), 7, 30) == Range(Q0, 7, 30)
-    same, _ = push(Predicates(), [EqualTo(column("storeTimestamp"), at(50_000))])
-    assert (same.store_start_ms, same.store_end_ms) == (49_000, 51_001)
-    naive = GreaterThan(column("storeTimestamp"), at(5).replace(tzinfo=None))
-    assert push(Predicates(), [naive]) == (Predicates(), [naive])
-
-
-def test_conditions_add_up() -> None:
-    known, _ = push(
-        Predicates(), [In(column("queueId"), (0, 1)), In(column("queueId"), (1, 2)), EqualTo(column("topic"), "t")]
-    )
-    known, _ = push(known, [EqualTo(column("topic"), "u")])
-    assert not any(known.wants(queue) for queue in QUEUES)
-    only, _ = push(Predicates(), [EqualTo(column("queueId"), 1)])
-    assert [only.wants(queue) for queue in QUEUES[:3]] == [False, True, False]
 
 
 # Answers without records.
