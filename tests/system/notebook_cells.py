@@ -1,11 +1,13 @@
 """What a Spark engineer runs in a notebook: his own session, our `load` and `read`. Prints what he sees as one JSON object.
 
-`notebook_cells.py STAGING TABLE`; each line of stdin lets it go on with the next cell.
+`notebook_cells.py STAGING TABLE`, and `STAGING-2`, whose columns become folders of `TABLE-2`; each line of stdin lets it go
+on with the next cell.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,6 +33,17 @@ def documented(spark: Any, table: str) -> list[Any]:
     exec(blocks["by_spark.py"].replace(".rocketcrew/billing/table", table), {"spark": spark})
     rows = [list(row) for row in spark.sql("SELECT _offset, more FROM results ORDER BY 1, 2").collect()]
     return [rows, spark.sql(blocks["latest.sql"]).count()]
+
+
+def in_folders(spark: Any, staging: str, table: str) -> list[list[Any]]:
+    """What the documents' lines and `read` show of values that name folders, with their types."""
+    load(staging, table, format="pyarrow", partition_by=("zip", "paid"))
+    code = blocks_of("how-to/table.md")["by_spark.py"].replace(".rocketcrew/billing/table", table)
+    names = {"spark": spark}
+    exec(re.sub(r"\}  # and more, such as: (.*)", r", \1}", code), names)
+    columns = ["_offset", "zip", "paid", "batch_id"]
+    seen = (frame.select(columns) for frame in (names["results"], read(table, spark=spark)))
+    return [[frame.dtypes, sorted(list(row) for row in frame.collect())] for frame in seen]
 
 
 def main(staging: str, table: str) -> None:
@@ -60,6 +73,8 @@ def main(staging: str, table: str) -> None:
     told["latest"] = read(table, form="spark", latest=True).count()
     told["columns"] = "more" in spark.read.option("mergeSchema", "true").parquet(table).columns
     told["documented"] = documented(spark, table)
+    theirs, ours = in_folders(spark, f"{staging}-2", f"{table}-2")
+    told["in_folders"] = [theirs == ours, ours[1]]
     told["zone"] = spark.conf.get("spark.sql.session.timeZone")
     told["theirs"] = spark.table("theirs").count()
     told["group"] = spark.sparkContext.getLocalProperty("spark.jobGroup.id")

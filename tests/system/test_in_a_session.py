@@ -27,6 +27,10 @@ CELLS = Path(__file__).parent / "notebook_cells.py"
 def test_load_and_read_in_a_session_that_goes_on(tmp_path: Path) -> None:
     staging, table = tmp_path / "segments", tmp_path / "table"
     write_segment(staging, "w", 1, [[Record(1, ["a", "b"]), Record(2)]])
+    kinds = [("zip", pa.string()), ("paid", pa.bool_())]
+    rows = [["007", True], ["7", False], [None, None]]
+    records = [Record(at, extra={"zip": zip_, "paid": paid}) for at, (zip_, paid) in enumerate(rows)]
+    write_segment(tmp_path / "segments-2", "w", 1, [records], kinds)
     process = subprocess.Popen(
         [sys.executable, str(CELLS), str(staging), str(table)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": str(CELLS.parent)}, cwd=tmp_path,
@@ -53,6 +57,7 @@ def test_load_and_read_in_a_session_that_goes_on(tmp_path: Path) -> None:
         "latest": 4,
         "columns": True,
         "documented": [[[1, None], [1, None], [2, None], [3, 7]], 4],
+        "in_folders": [True, [[at, *row, 1] for at, row in enumerate(rows)]],
         "zone": "Asia/Tokyo",
         "theirs": 3,
         "group": None,

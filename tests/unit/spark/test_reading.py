@@ -190,10 +190,15 @@ def test_what_read_cannot_do_is_said(world: World, segments: Any, tmp_path: Path
         read(world.table)
 
 
+def documented() -> dict[str, str]:
+    """The lines of the page for other programs."""
+    page = (Path(__file__).parents[3] / "docs/how-to/table.md").read_text()
+    return dict(re.findall(r'^```\w+ title="((?:by_|latest)[\w.]+)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
+
+
 def test_other_programs_read_a_later_column_by_the_documents_lines(world: World, segments: Any, tmp_path: Path) -> None:
     """And `latest` there is ours; Spark's lines are run by tests/system/test_in_a_session.py."""
-    page = (Path(__file__).parents[3] / "docs/how-to/table.md").read_text()
-    blocks = dict(re.findall(r'^```\w+ title="((?:by_|latest)[\w.]+)"\n(.*?)^```', page, re.MULTILINE | re.DOTALL))
+    blocks = documented()
     world.table = tmp_path / ".rocketcrew/billing/table"
     world.seal([segments.Record(1, ["a", "b"]), segments.Record(2)])
     load(world.roots[0], world.table, format="pyarrow")
@@ -219,6 +224,32 @@ def test_other_programs_read_a_later_column_by_the_documents_lines(world: World,
         )
         found = connection.sql("SELECT _offset, _seq FROM latest ORDER BY 1, 2").fetchall()
         assert found == [(1, 0), (1, 1), (3, 0)]
+
+
+@pytest.mark.parametrize("name", ["by_pandas.py", "by_duckdb.sql"])
+def test_other_programs_read_values_of_folders_with_their_types(
+    world: World, segments: Any, tmp_path: Path, name: str
+) -> None:
+    code, added = re.subn(r"(\}\)?;?) +(#|--) and more, such as: (.*)", r", \3\1", documented()[name])
+    assert added == 1
+    world.table = tmp_path / ".rocketcrew/billing/table"
+    rows = [("007", True), ("7", False), ("true", None), (None, True), ("2026-01-01", False), ("a/b", True)]
+    records = [segments.Record(at, extra={"zip": zip_, "paid": paid}) for at, (zip_, paid) in enumerate(rows)]
+    world.seal(records, columns=[("zip", pa.string()), ("paid", pa.bool_())])
+    load(world.roots[0], world.table, format="pyarrow", partition_by=("zip", "paid"))
+    with contextlib.chdir(tmp_path):
+        if name == "by_pandas.py":
+            names: dict[str, Any] = {}
+            exec(code, names)
+            found: Any = pa.Table.from_pandas(names["results"], preserve_index=False)
+        else:
+            connection = duckdb.connect()
+            connection.execute(code)
+            found = connection.sql("FROM results").to_arrow_table()
+    ours: Any = read(world.table)
+    in_folders = ["_offset", "zip", "paid", "batch_id"]
+    assert found.select(in_folders).sort_by("_offset").equals(ours.select(in_folders).sort_by("_offset"))
+    assert [(row["zip"], row["paid"]) for row in ours.sort_by("_offset").to_pylist()] == rows
 
 
 def test_a_time_that_python_has_none_for_is_a_text_in_an_answer(world: World, segments: Any) -> None:
