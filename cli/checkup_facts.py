@@ -328,7 +328,8 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
         if probe and settings.results.enabled and settings.spark.load and is_iceberg:
             check_catalog(Path(target).absolute(), settings.spark.options)
     except (UsageError, LoaderError) as error:
-        return TableFacts(target, str(error), exit_code(error)), TableSpec(target, (), settings.spark.partition_by)
+        spec = TableSpec(target, (), settings.spark.partition_by, settings.spark.format)
+        return TableFacts(target, str(error), exit_code(error)), spec
     probed = probe and settings.results.enabled and settings.spark.load and on_s3(target)
     return TableFacts(target) if probed else None, spec
 

@@ -8,13 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, overload
 
+from ..conf.columns import COLUMN_MAPPING, NOT_MAPPED
 from ..conf.formats import not_for_delta
 from ..remoting.errors import UsageError
 from .object_store import ObjectPath, Place
 
 LOG_DIR: Final = "_delta_log"
-COLUMN_MAPPING: Final = "delta.columnMapping.mode"
-NOT_MAPPED: Final = "none"
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
 
 

@@ -17,6 +17,8 @@ from typing import Any, Final
 import pyarrow
 
 from ..conf.columns import (
+    COLUMN_MAPPING,
+    NOT_MAPPED,
     WAYS_OUT,
     Column,
     TypeNotForSparkError,
@@ -25,6 +27,7 @@ from ..conf.columns import (
     folded,
     merged,
     misfits,
+    refused_by_delta,
 )
 from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, ready_files, sound_batches
@@ -48,6 +51,8 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         raise UsageError(f"the handler's columns are none that Spark has: {error}") from None
     check_partition_columns(table.partition_by, ours)
     there = [Column(*column) for column in table.columns]
+    if table.format == "delta" and (why := refused_by_delta(there, ours)) and not (there and _maps_names(table.target)):
+        raise UsageError(f"the rows of the handler do not fit the table {table.target}: {why}")
     wrong, where = misfits(there, ours), f"the table {table.target}"
     if not wrong and segments is not None:
         known = {folded(column.name) for column in there}
@@ -60,6 +65,19 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         )
     if wrong:
         raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")
+
+
+def _maps_names(table: str) -> bool:
+    """Whether the Delta table has columns under other names in its files, and so takes any name."""
+    try:
+        from deltalake import DeltaTable  # a worker needs it for nothing else
+        from deltalake.exceptions import DeltaError
+    except ImportError:
+        return False
+    try:
+        return DeltaTable(table).metadata().configuration.get(COLUMN_MAPPING, NOT_MAPPED) != NOT_MAPPED
+    except (DeltaError, OSError):
+        return False  # whether the table can be used is the loader's question
 
 
 def waiting_columns(ready: Path, table: Sequence[Column], asked: set[str]) -> list[Column]:

@@ -241,8 +241,9 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
     from .table_fit import check_fits
 
     table = TableSpec(
-        rows["target"], tuple((name, type_) for name, type_ in rows["columns"]), tuple(rows["partition_by"])
-    )
+        rows["target"], tuple((name, type_) for name, type_ in rows["columns"]), tuple(rows["partition_by"]),
+        rows["format"],
+    )  # fmt: skip
     try:
         declared = declared_columns(rows["schema"], load(describe(answer["handler"])).schema, Path(rows["file"]))
         check_result_type(load(describe(answer["handler"])), rows=declared is not None or rows["schema"] == INFER)

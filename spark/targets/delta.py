@@ -41,7 +41,14 @@ import pyarrow
 import pyarrow.dataset
 
 from ...client.logs import get_logger
-from ...conf.columns import BATCH_COLUMN, check_partition_columns, plain_schema
+from ...conf.columns import (
+    BATCH_COLUMN,
+    NOT_MAPPED,
+    Column,
+    check_partition_columns,
+    plain_schema,
+    refused_by_delta,
+)
 from ...conf.segment_format import OUTCOMES_DIR
 from ...durable.files import CALLS, FileCalls, spark_path
 from ...durable.intervals import OffsetSet
@@ -50,7 +57,7 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
-from ..delta_log import NOT_MAPPED, check_path, column_mapping, entry_of
+from ..delta_log import check_path, column_mapping, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import CONSUME_AGAIN, BatchTakenError, LoaderError, remedy
@@ -486,10 +493,17 @@ def open_log(path: Place) -> Any:
 
 
 def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Append:
-    """Commits by a Spark job. Delta's jars must be in the session (session.delta_conf)."""
+    """Commits by a Spark job. Delta's jars must be in the session (session.delta_conf). Raises UsageError for names of
+    columns that Spark refuses there: segments may have been sealed for another format."""
 
-    def append(path: Place, plan: Plan, staged: Staged, _snapshot: object) -> None:
+    def append(path: Place, plan: Plan, staged: Staged, snapshot: Any) -> None:
         assert isinstance(path, Path), "LoaderConfig lets no table in a bucket be written by Spark"
+        if snapshot is None or column_mapping(snapshot) == NOT_MAPPED:
+            known = [] if snapshot is None else [Column(field.name, "") for field in snapshot.schema().fields]
+            if wrong := refused_by_delta(known, plan.columns):
+                raise UsageError(
+                    f"{wrong}. The segments stay: load --set spark.format=deltalake loads them as they are"
+                )
 
         def as_delta(rows: DataFrame) -> None:
             writing = numbered(rows, plan.batch).write.format("delta")

@@ -1,4 +1,5 @@
-"""A Delta table whose columns others have mapped: loading without Spark goes on as long as no column is new."""
+"""A Delta table whose columns others have mapped: loading without Spark goes on as long as no column is new. And names of
+columns that Spark takes in such a table alone."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import pytest
 from loader_world import World
 from test_reading_filters import renamed
 
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_spark
 
 pq: Any = pyarrow.parquet
 TABLES = ("deltalake",)
@@ -64,3 +67,36 @@ def test_a_new_column_needs_spark(world: World) -> None:
     world.seal([world.helpers.Record(2, extra={"more": 7})], columns=columns)
     with pytest.raises(LoaderError, match=r"spark\.format = delta.*The segments stay"):
         world.drain(world.loader())
+
+
+class JobRanError(Exception):
+    """A Spark job was asked for."""
+
+
+class NoSpark:
+    """In place of a SparkWriter: a job ends in JobRanError."""
+
+    def run(self, *_: object) -> None:
+        raise JobRanError
+
+
+def test_spark_is_not_asked_for_columns_whose_names_it_refuses_and_the_segments_go_in_without_it(world: World) -> None:
+    spark: Any = NoSpark()
+    by_spark = DeltaTarget(world.table, append_by_spark(spark), lambda: None)
+    world.seal([world.helpers.Record(1, extra={"c d": 7})], columns=[("c d", pa.int64())])
+    with pytest.raises(
+        UsageError, match=r"named 'c d', .*segments stay: load --set spark\.format=deltalake loads them"
+    ):
+        world.drain(world.loader(target=by_spark))
+    world.drain(world.loader())
+    assert world.rows("_offset", "c d") == [(1, 7)]
+    world.seal([world.helpers.Record(2, extra={"c d": 8})], columns=[("c d", pa.int64())])
+    with pytest.raises(JobRanError):  # no column is new
+        world.drain(world.loader(target=by_spark))
+    world.drain(world.loader())
+    world.seal([world.helpers.Record(3)])
+    with pytest.raises(UsageError, match="named 'c d', "):
+        world.drain(world.loader(target=by_spark))
+    renamed(world.table, "name", "value")
+    with pytest.raises(JobRanError):
+        world.drain(world.loader(target=by_spark))

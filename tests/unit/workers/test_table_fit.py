@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import structlog
+from deltalake import DeltaTable
 
-from rocketcrew.conf.columns import Column
+from rocketcrew.conf.columns import COLUMN_MAPPING, Column
 from rocketcrew.conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import BadSegmentError
@@ -74,6 +75,32 @@ def test_columns_that_are_one_to_spark_are_a_users_mistake() -> None:
     schema = pa.schema([("s", pa.struct([("x", pa.int32()), ("X", pa.int32())]))])
     with pytest.raises(UsageError, match=r"none that Spark has: column 's\.X'"):
         check_fits(schema, NEW_TABLE, None)
+
+
+@pytest.mark.parametrize("ddl", ["`c d` string, a int", "`x=` int", "s struct<ok: array<struct<`a(b`: int>>>"])
+def test_names_that_spark_refuses_in_a_delta_table_are_refused_at_the_start(ddl: str) -> None:
+    for table in (NEW_TABLE, TABLE):
+        with pytest.raises(UsageError, match=r"named '(c d|x=|a\(b)', .*set spark\.format = deltalake"):
+            check_fits(parse_ddl(ddl), table._replace(format="delta"), None)
+        check_fits(parse_ddl(ddl), table._replace(format="deltalake"), None)
+        check_fits(parse_ddl("`é.-'` string, b string"), table._replace(format="delta"), None)
+
+
+def test_names_that_the_delta_table_has_count_where_a_column_is_new() -> None:
+    table = TableSpec("/data/billing", (("c d", "string"), ("a", "int")), (), "delta")
+    check_fits(parse_ddl("`c d` string"), table, None)
+    with pytest.raises(UsageError, match="named 'c d', "):
+        check_fits(parse_ddl("a int, new int"), table, None)
+
+
+def test_a_delta_table_that_maps_names_of_columns_takes_any(tmp_path: Path) -> None:
+    fields = pa.schema([("a", pa.int32())])
+    for name, conf in (("plain", {}), ("mapped", {COLUMN_MAPPING: "name"})):
+        DeltaTable.create(str(tmp_path / name), fields, configuration=conf)
+    table = TableSpec(str(tmp_path / "mapped"), (("a", "int"),), (), "delta")
+    check_fits(parse_ddl("`c d` string"), table, None)
+    with pytest.raises(UsageError, match="named 'c d', "):
+        check_fits(parse_ddl("`c d` string"), table._replace(target=str(tmp_path / "plain")), None)
 
 
 def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
