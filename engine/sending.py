@@ -26,7 +26,7 @@ from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import DEAD_LETTER, SENT_BACK, Outcomes
 from ..remoting.errors import ProtocolError
 from ..remoting.queues import MessageQueue
-from ..remoting.stored import StoredMessage, decode_message
+from ..remoting.stored import StoredMessage, decode_message, reconsume_times_of
 from ..source.connections import Link
 from ..spark.errors import StoppedError
 from ..supervisor.core.actions import SendBack
@@ -83,10 +83,10 @@ class FailureSender:
 
     def _kind(self, row: Mapping[str, Any]) -> str:
         message = _decoded(row["record"])
-        return DEAD_LETTER if self._way(_failure(row), message)[1] else SENT_BACK
+        return DEAD_LETTER if self._way(_failure(row), row["record"], message)[1] else SENT_BACK
 
-    def _way(self, failure: Failure, message: StoredMessage | None) -> tuple[Mode, bool]:
-        return way_back(failure, message, self._group, self._delay_level, self._max_reconsume_times)
+    def _way(self, failure: Failure, record: bytes, message: StoredMessage | None) -> tuple[Mode, bool]:
+        return way_back(failure, record, message, self._group, self._delay_level, self._max_reconsume_times)
 
     async def _send(self, rows: Sequence[Mapping[str, Any]]) -> None:
         await asyncio.gather(*(self._send_one(row) for row in rows))
@@ -94,7 +94,7 @@ class FailureSender:
     async def _send_one(self, row: Mapping[str, Any]) -> None:
         message = _decoded(row["record"])
         failure = _failure(row)
-        mode, last = self._way(failure, message)
+        mode, last = self._way(failure, row["record"], message)
         level = level_of(failure, mode, self._delay_level)
         mq = MessageQueue(row["topic"], row["broker"], row["queue_id"])
         told = 0.0
@@ -124,14 +124,14 @@ def read_sent(path: Path) -> int:
 
 
 def way_back(
-    failure: Failure, message: StoredMessage | None, group: str, delay_level: int, max_reconsume_times: int
-) -> tuple[Mode, bool]:
+    failure: Failure, record: bytes, message: StoredMessage | None, group: str, delay_level: int, max_reconsume_times: int
+) -> tuple[Mode, bool]:  # fmt: skip
     """By which way it goes back, and whether it is a dead letter then. `message` None = it cannot be decoded.
 
     One without room for the properties of a retry is a dead letter at once: no broker would ever take it, and the stream,
     which has no handler beside it that could try again, would wait for that.
     """
-    used_up = message is not None and is_used_up(message.reconsume_times, max_reconsume_times)
+    used_up = is_used_up(reconsume_times_of(record, 0), max_reconsume_times)
     mode = mode_of(failure, delay_level, used_up=used_up)
     if message is not None and not has_room_for_retry(message, group):
         mode = Mode.DEAD_LETTER

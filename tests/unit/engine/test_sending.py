@@ -14,8 +14,10 @@ from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.durable.outcomes import SENT_BACK
 from rocketcrew.engine.sending import GROUP_MAX, SENT_SUFFIX, FailureSender, read_sent
 from rocketcrew.engine.task import FAILURE_SCHEMA, ArrowFile
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.failures import Cause
 
+RECORD = encode_message(StoredMessage("t", b"x"))
 MESSAGES = 2 * GROUP_MAX + 3
 
 
@@ -39,7 +41,7 @@ def failures(tmp_path: Path) -> Path:
     for at in range(MESSAGES):
         told = {
             "topic": "t", "broker": "b", "queue_id": 0, "offset": at, "cause": int(Cause.FAILED), "level": 0, "error": "no",
-            "deaths": 0, "record": b"x",
+            "deaths": 0, "record": RECORD,
         }  # fmt: skip
         file.write([[told[name]] for name in FAILURE_SCHEMA.names])
     file.end()

@@ -6,7 +6,7 @@ import pytest
 
 from rocketcrew.engine.sending import way_back
 from rocketcrew.remoting.properties import encode_properties
-from rocketcrew.remoting.stored import StoredMessage
+from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers.failures import Cause, Failure, Mode
 
 
@@ -24,8 +24,10 @@ def test_what_no_retry_topic_can_hold_is_a_dead_letter_at_once(
 ) -> None:
     properties = encode_properties({"long": "a" * long_bytes}).encode()
     message = StoredMessage("T", b"x", properties, 0, reconsume_times=times)
-    assert way_back(Failure(Cause.FAILED, "no"), message, "g", 0, -1) == way
+    assert way_back(Failure(Cause.FAILED, "no"), encode_message(message), message, "g", 0, -1) == way
 
 
-def test_what_cannot_be_decoded_goes_by_the_send_back() -> None:
-    assert way_back(Failure(Cause.FAILED, "no"), None, "g", 0, -1) == (Mode.SEND_BACK, False)
+@pytest.mark.parametrize(("times", "last"), [(0, False), (15, False), (16, True)])
+def test_what_cannot_be_decoded_goes_by_the_send_back(times: int, last: bool) -> None:
+    record = encode_message(StoredMessage("T", b"x", reconsume_times=times)).replace(b"x", b"y")
+    assert way_back(Failure(Cause.FAILED, "no"), record, None, "g", 0, -1) == (Mode.SEND_BACK, last)
