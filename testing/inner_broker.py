@@ -235,7 +235,7 @@ class Requests:
             return self._last_attempt(decode_message(record), action)
         header = SendBack(
             offset=int.from_bytes(record[28:36], "big"), group=self._group,
-            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
+            delay_level=DEAD_LETTER_LEVEL if action.last else action.delay_level,
             origin_topic=action.mq.topic, max_reconsume_times=self._reconsume_max,
         )  # fmt: skip
         return Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields())

@@ -92,7 +92,7 @@ class SendBack:
     error: str = ""
     """Why it failed, for a dead letter's properties."""
     last: bool = False
-    """It is a dead letter once a broker has taken it (workers/failures.py, `is_last`)."""
+    """It is a dead letter once a broker has taken it (workers/failures.py, `is_last`): the edge asks for that."""
 
 
 @dataclass(slots=True, eq=False)

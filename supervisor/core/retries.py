@@ -8,8 +8,9 @@ A send-back that was refused: the broker did not take it, nor did any broker tak
 `send_back_retry_ms` the handler gets the message again with reconsumeTimes + 1, as in Java
 (ConsumeMessageConcurrentlyService). What runs is a *shadow*, a chunk of one record over the same bytes, which is in no queue.
 If the shadow succeeds the failure is settled; if it fails, or its worker dies, the failure is sent back anew, and so on until
-a broker takes it or the handler succeeds. A message that must go to the dead letters, or has crashed a worker here, does not
-run again, and neither does anything of a queue that leaves or while we stop: there the send-back itself is repeated.
+a broker takes it or the handler succeeds. A message that must go to the dead letters, also because its attempts were used up
+here, or that has crashed a worker here is not run again, and neither is anything of a queue that leaves or while we stop:
+there the send-back itself is repeated. That of a dead letter says so: of attempts made here its broker knows nothing.
 """
 
 from __future__ import annotations
@@ -231,8 +232,7 @@ class Retries:
     def _runs_again(self, pq: ProcessQueue, failure: Failure) -> bool:
         s = self.s
         free = pq.state is QueueState.ASSIGNED and not s.stopping and not s.paused
-        dead = failure.mode in (Mode.DEAD_LETTER, Mode.LAST_ATTEMPT)
-        return free and s.config.order == "concurrent" and not dead
+        return free and s.config.order == "concurrent" and not failure.last
 
     def _run(self, chunk: Chunk, index: int, failure: Failure) -> None:
         s = self.s

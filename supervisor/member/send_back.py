@@ -132,7 +132,8 @@ class SendBacks:
         header = SendBack(
             offset=_PHYSICAL_OFFSET.unpack_from(record)[0],
             group=self._group,
-            delay_level=action.delay_level if action.mode is Mode.SEND_BACK else DEAD_LETTER_LEVEL,
+            # Its own count may be below ours, where attempts were made here since a send-back was refused.
+            delay_level=DEAD_LETTER_LEVEL if action.last else action.delay_level,
             origin_msg_id=message.message_id if message is not None else None,
             origin_topic=_origin_topic(message) if message is not None else action.mq.topic,
             max_reconsume_times=self._max,
@@ -141,7 +142,8 @@ class SendBacks:
         await self._operations.send_back(address, header, timeout_ms=SEND_BACK_TIMEOUT_MS)
 
     async def _to_retry_topic(self, action: SendBackAction, message: StoredMessage) -> None:
-        """What Java's inner producer sends; the broker counts by the header and dead-letters at the limit."""
+        """What Java's inner producer sends, but with a limit by which each broker does what was decided here: 4.9 makes a
+        dead letter of what has as many attempts, 5.x of what has more (SendMessageProcessor.handleRetryAndDLQ)."""
         times = message.reconsume_times + action.tried + 1
         properties = {
             **_of_a_retry(message),
@@ -150,13 +152,11 @@ class SendBacks:
             "MAX_RECONSUME_TIMES": str(self._max),
             "DELAY": str(resend_level(action.delay_level, times)),
         }
-        # Straight to the dead letters: the attempts are used up. Java's client asks for one more attempt here.
-        counted = self._max + 1 if action.mode is Mode.DEAD_LETTER else times
-        if action.last:
-            await self._send_dead_letter(message, properties, counted, self._max)
+        if action.last:  # Java's client asks for one more attempt here
+            await self._send_dead_letter(message, properties, times, min(times - 1, self._max))
             return
         try:
-            await self._send(message, properties, counted, self._max)
+            await self._send(message, properties, times, max(times + 1, self._max))
         except BrokerError as error:
             if not is_too_long(error, properties):
                 raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
-from harness import Crew, patient_producer, send_numbers, wait_until
+from harness import Crew, patient_producer, send_numbers, stored_messages, wait_until
 from servers import VERSIONS, Kind, Servers, answers, send_by_java, wait_until_answered
 
 from rocketcrew.client.admin import Admin
@@ -23,10 +24,13 @@ from rocketcrew.client.selection import to_queue
 from rocketcrew.client.sync import run_with_cluster
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.supervisor.core.actions import SendBack
+from rocketcrew.supervisor.member.send_back import SendBacks
+from rocketcrew.workers.failures import Mode
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 ON_5 = pytest.mark.parametrize("servers", [Kind("5.5.0")], ids=str, indirect=True, scope="session")
-READ_ONLY = 4
+READ_ONLY, READ_WRITE = 4, 6
 BEYOND = 5_000
 
 NewCrew = Callable[..., Crew]
@@ -182,7 +186,9 @@ def test_inner_batches(servers: Servers, new_crew: NewCrew) -> None:
 
 @ON_BOTH
 def test_a_message_that_no_broker_takes_back_runs_again_here(servers: Servers, new_crew: NewCrew) -> None:
-    crew = new_crew()
+    """Until it succeeds, or its attempts are used up: then it waits, and its broker, which knows of one, is told that it is a
+    dead letter."""
+    crew = new_crew(**{"consumer.max_reconsume_times": 2})
     servers.create_topic(crew.topic, 1)
     retry = TopicConfig(f"%RETRY%{crew.group}", read_queue_nums=1, write_queue_nums=1, perm=READ_ONLY)
     run_with_cluster(servers.name_server, lambda cluster: Admin(cluster).create_topic(servers.address, retry))
@@ -195,9 +201,41 @@ def test_a_message_that_no_broker_takes_back_runs_again_here(servers: Servers, n
     wait_until(lambda: crew.counter("done_messages") >= 5 and crew.lag() == 0, what="the message finished here")
     assert crew.counter("send_back_refused") >= 1
     assert crew.dead_letters() == 0
+    attempts, refused = crew.counter("local_retries"), crew.counter("send_back_refused")
+    send_numbers(servers, crew.topic, range(999, 1000))
+    wait_until(lambda: crew.counter("send_back_refused") >= refused + 4, what="refusals after the last attempt")
+    run_with_cluster(
+        servers.name_server,
+        lambda cluster: Admin(cluster).create_topic(servers.address, replace(retry, perm=READ_WRITE)),
+    )
+    wait_until(lambda: crew.counter("dead_letter_messages") >= 1 and crew.lag() == 0, what="the dead letter")
+    assert crew.counter("local_retries") == attempts + 2
+    assert (crew.counter("dead_letter_messages"), crew.dead_letters()) == (1, 1)
     assert crew.counter("invariant_violations") == 0
     assert crew.stop() == 0
     assert numbers(crew) == [(107, 2), (108, 0), (109, 0), (110, 0), (111, 0)]
+
+
+@ON_BOTH
+def test_an_ordinary_send_is_a_retry_up_to_the_last_attempt(servers: Servers) -> None:
+    """As many attempts as the limit are a dead letter for 4.9, and one more for 5.x."""
+    group, mq = "resent-group", MessageQueue("resent", "broker-a", 0)
+    servers.create_topic(mq.topic, 1)
+    servers.create_topic(f"%RETRY%{group}", 1)
+    allow(servers, group, consume=True)
+    send_numbers(servers, mq.topic, range(1))
+    (message,) = stored_messages(servers.name_server, mq.topic)
+
+    async def send(cluster: Cluster) -> None:
+        backs = SendBacks(cluster, Operations(cluster), group, 1, own_sends=True)
+        retry = SendBack(0, 0, 0, mq, 0, 0, Mode.SEND_BACK, delay_level=1)
+        assert await backs.send(retry, b"", message)
+        assert await backs.send(replace(retry, last=True), b"", replace(message, reconsume_times=1))
+
+    run_with_cluster(servers.name_server, send)
+    for topic, times in ((f"%RETRY%{group}", 1), (f"%DLQ%{group}", 2)):
+        wait_until(lambda at=topic: answers(lambda: stored_messages(servers.name_server, at)), what=topic)
+        assert [one.reconsume_times for one in stored_messages(servers.name_server, topic)] == [times]
 
 
 def is_closed(servers: Servers, topic: str) -> bool:

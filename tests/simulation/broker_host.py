@@ -146,23 +146,25 @@ class BrokerHost:
         if command.code in NAME_SERVER_CODES:
             self._do(self.name_server.handle(now_ms, link.channel, link.address, command))
             return
+        letters = self.letters()
         effects = self.core.handle(now_ms, link.channel, link.address, command)
+        dead = self.letters() > letters
         if command.code == RequestCode.CONSUMER_SEND_MSG_BACK and _succeeded(effects, link.channel, command):
-            self._sent_back(command)
+            self._sent_back(command, dead=dead)
         if command.code == RequestCode.SEND_MESSAGE_V2 and _succeeded(effects, link.channel, command):
             assert isinstance(request.asker, SentAsNew)
-            self.truth.sent_back(request.asker.key, request.asker.offset)
+            self.truth.sent_back(request.asker.key, request.asker.offset, dead=dead)
         if self.core.state.offsets.changes != self._offset_changes:
             self._check_offsets(request.asker)
         self._do(effects)
         self._set_tick()
 
-    def _sent_back(self, command: Command) -> None:
+    def _sent_back(self, command: Command, *, dead: bool) -> None:
         record = self.store.record_at(int(command.fields["offset"]))
         assert record is not None
         info = record_info(record)
         topic = record[info.topic_start : info.topic_start + info.topic_len].decode()
-        self.truth.sent_back((topic, info.queue_id), info.queue_offset)
+        self.truth.sent_back((topic, info.queue_id), info.queue_offset, dead=dead)
 
     def _do(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -231,6 +233,10 @@ class BrokerHost:
             fetched = self.store.get(*key, len(numbers), 32)
             numbers += [number_of(message.body) for message in decode_messages(fetched.body)]
         return numbers
+
+    def letters(self) -> int:
+        """How many dead letters there are, also of the same message."""
+        return self.max_offset((DLQ_TOPIC, 0))
 
     def dead_letters(self) -> set[int]:
         return set(self.numbers_in((DLQ_TOPIC, 0)))

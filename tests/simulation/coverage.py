@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rocketcrew.supervisor.core.states import QUEUE, WORKER, WorkerEvent, WorkerState
 
-from .script import ACTIONS, ANEW, BOOTS, CUT_OFF, FAULTS, POWER, STALLS
+from .script import ACTIONS, ANEW, BOOTS, CLOSED, CUT_OFF, FAULTS, POWER, STALLS
 from .simulation import Simulation
 
 EVENTS = (
@@ -73,7 +73,8 @@ def transition_name(transition: tuple[Enum, Enum]) -> str:
 def wanted() -> set[str]:
     """Everything that has to happen."""
     tables = {transition_name(transition) for table in (QUEUE, WORKER) for transition in table.keys() - FROM_OUTSIDE}
-    return tables | set(EVENTS) | {"fault: " + kind for kind in (*FAULTS, STALLS, BOOTS, ACTIONS, POWER, ANEW, CUT_OFF)}
+    kinds = (*FAULTS, STALLS, BOOTS, ACTIONS, POWER, ANEW, CUT_OFF, CLOSED)
+    return tables | set(EVENTS) | {"fault: " + kind for kind in kinds}
 
 
 def seen_in(simulation: Simulation) -> Counter[str]:

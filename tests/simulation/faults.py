@@ -11,7 +11,7 @@ from rocketcrew.supervisor.core.charges import Charges
 from rocketcrew.supervisor.core.state import BACKLOG, OPERATOR
 
 from .member import SimMember
-from .script import ACTIONS, ANEW, BOOTS, CUT_OFF, POWER, STALLS, TAKES, TOPIC
+from .script import ACTIONS, ANEW, BOOTS, CLOSED, CUT_OFF, POWER, STALLS, TAKES, TOPIC
 from .worker import SimWorker
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Faults:
             "cut": lambda: self._cut(delivers=False),
             "cut after delivery": lambda: self._cut(delivers=True),
             CUT_OFF: self._cut_off,
+            CLOSED: self._close_retries,
             "stall broker": self._stall,
             "kill broker": self._kill_broker,
             "refuse send-backs": lambda: self._refuse(RequestCode.CONSUMER_SEND_MSG_BACK, ResponseCode.SYSTEM_ERROR),
@@ -145,6 +146,15 @@ class Faults:
     def _refuse(self, request: int, response: int) -> bool:
         self.s.broker.refusing[request] = (response, self.world.random.randrange(1, 8))
         return True
+
+    def _close_retries(self) -> bool:
+        """No send-back is taken for a while, perhaps until attempts that are made meanwhile are used up."""
+        self.s.broker.refusing[RequestCode.CONSUMER_SEND_MSG_BACK] = (ResponseCode.NO_PERMISSION, 1 << 31)
+        self.world.after(3_000 * self.world.random.random(), self._open_retries)
+        return True
+
+    def _open_retries(self) -> None:
+        self.s.broker.refusing.pop(RequestCode.CONSUMER_SEND_MSG_BACK, None)
 
     # --- workers ------------------------------------------------------------------------------------------------
 

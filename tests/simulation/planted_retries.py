@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from rocketcrew.supervisor.core.actions import JournalDone
+from rocketcrew.supervisor.core.actions import JournalDone, SendBack
 from rocketcrew.supervisor.core.charges import Charges, Left
 from rocketcrew.supervisor.core.chunks import Chunk
 from rocketcrew.supervisor.core.dispatching import Dispatching
 from rocketcrew.supervisor.core.process_queue import ProcessQueue
 from rocketcrew.supervisor.core.retries import Retries
 from rocketcrew.supervisor.core.state import Worker
-from rocketcrew.workers.failures import Failure
+from rocketcrew.workers.failures import Failure, Mode
 
 from .parts import Parts
 from .planted import ONE_SLOT, CoreParts, Planted
+from .script import CLOSED
 
 
 class DropsRefused(CoreParts):
@@ -21,6 +22,28 @@ class DropsRefused(CoreParts):
     class retries_class(Retries):
         def sent_back(self, handle: int, chunk_id: int, index: int, accepted: bool, now: float) -> None:
             super().sent_back(handle, chunk_id, index, True, now)
+
+
+class LeavesTheEndToItsBroker(CoreParts):
+    """A message whose attempts are used up goes back as one to be retried: of attempts made here its broker knows nothing."""
+
+    class retries_class(Retries):
+        def send_back(self, pq: ProcessQueue, chunk: Chunk, index: int) -> None:
+            before = len(self.s.out)
+            super().send_back(pq, chunk, index)
+            for action in self.s.out[before:]:
+                if isinstance(action, SendBack) and action.mode is Mode.SEND_BACK:
+                    action.last = False
+
+
+class RunsOnHere(CoreParts):
+    """What no broker takes runs here for ever, though its attempts are used up."""
+
+    class retries_class(Retries):
+        def _runs_again(self, pq: ProcessQueue, failure: Failure) -> bool:
+            if failure.mode is Mode.SEND_BACK:
+                failure.last = False
+            return super()._runs_again(pq, failure)
 
 
 class ForgetsTheFailure(CoreParts):
@@ -97,12 +120,15 @@ class TwoAtATime(CoreParts):
 KILLS_RUNS = ONE_SLOT | {
     "workers": 3, "run_deadly": 12, "deadly": 0, "slow": 0.15, "order": "concurrent", "chunk_messages_max": 3
 }  # fmt: skip
+OFTEN_CLOSED = ONE_SLOT | {"order": "concurrent", "faults": {CLOSED: 1}, "rows_always": False}
 PLANTED_RETRIES = {
     "all in hand of a dead run are charged": Planted(ChargesAllOfARun, 20, ("kill member",), KILLS_RUNS),
     "what kills whole runs is never alone": Planted(NeverCareful, 40, (), KILLS_RUNS),
     "what kills whole runs runs beside others": Planted(TwoAtATime, 40, (), KILLS_RUNS),
     "drop without a word": Planted(DropsSilently, 10, (), ONE_SLOT | {"broadcasting": True}),
     "drop on a refused send-back": Planted(DropsRefused, 40),
+    "a dead letter that its broker retries": Planted(LeavesTheEndToItsBroker, 10, (CLOSED,), OFTEN_CLOSED),
+    "attempts here beyond the last": Planted(RunsOnHere, 10, (CLOSED,), OFTEN_CLOSED),
     "commit past a local retry": Planted(ForgetsTheFailure, 40, ("refuse send-backs",), {"slow": 0.15}),
     "charge forgotten when a retry here dies": Planted(
         ForgetsTheCharge,

@@ -54,7 +54,8 @@ POWER = "lose power"
 ANEW = "subscribe anew"
 CUT_OFF = "cut off"
 TAKES = "take what is sealed"
-"""These seven are of some seeds only, see `perhaps_limited`."""
+CLOSED = "close the retry topic"
+"""These eight are of some seeds only, see `perhaps_limited`."""
 
 
 @dataclass(frozen=True)
@@ -196,6 +197,7 @@ class Script:
         faults[ANEW] = [0, 0, 1, 3][draw >> 27 & 3]
         faults[CUT_OFF] = [0, 0, 1, 3][later & 3]
         faults[TAKES] = [0, 0, 1, 3][later >> 2 & 3] if self.members_max > 1 else 0
+        faults[CLOSED] = [0, 0, 1, 3][later >> 4 & 3]
         seal_rows = [12, 40, 50_000, 50_000][draw // 512 % 4]
         limit = limit if self.order == "concurrent" else 0
         level = [0, 0, 0, 5][draw // 8192 % 4]
@@ -240,7 +242,9 @@ class Script:
                 "rows_never": False,
             }
             weights = {
-                kind: weight for kind, weight in weights.items() if kind not in (ANEW, CUT_OFF, TAKES) or kind in kinds
+                kind: weight
+                for kind, weight in weights.items()
+                if kind not in (ANEW, CUT_OFF, TAKES, CLOSED) or kind in kinds
             }
         drawn: dict[str, Any] = {"faults": weights, "fault_rate": rate}
         if fields.get("order", self.order) != "concurrent":

@@ -94,6 +94,7 @@ class SimSealing:
         """A new file of them; the last one is left here, though the new one could contain it."""
         folder = self._member.folder
         self._member.truth.told_of_gaps(facts)
+        self._member.truth.told_of_retries(facts)
         if facts:
             (folder.facts if self._member.parts.syncs_facts else folder.unsynced_facts).append(facts)
 

@@ -59,6 +59,8 @@ class Simulation:
         self.folders: list[Folder] = []
         self.members: list[SimMember] = []
         """Those that live, and those that ended and are not forgotten yet."""
+        self.letters_counted = 0
+        """Dead letters, by members that have ended."""
         self.lives_on: SimMember | None = None
         """This one is not killed."""
         self.next_boot_fails = False
@@ -302,6 +304,8 @@ class Simulation:
                 raise Violation(f"the table has rows of {key} {offset}, which is no record")
         for key in self.broker.queues():
             truth.gaps_named(key)
+        if self.letters_counted > self.broker.letters():
+            raise Violation(f"{self.letters_counted} dead letters are counted, of {self.broker.letters()}")
         self._check_segments()
         self._note_what_happened()
 
@@ -317,6 +321,7 @@ class Simulation:
         """Figures of a member that has ended."""
         self.transitions.update(member.core.state.seen)
         counters = member.core.state.counters
+        self.letters_counted += counters.dead_letter_messages
         for name in ("late_reports", "late_answers", "discarded_failures", "salvaged_messages", "skipped_messages"):
             if count := getattr(counters, name):
                 self.world.happened["counted: " + name] += count

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from rocketcrew.durable.intervals import Intervals, IntervalSet
-from rocketcrew.durable.outcomes import FILTERED, UNDELIVERED, Outcomes
+from rocketcrew.durable.outcomes import DEAD_LETTER, FILTERED, SENT_BACK, UNDELIVERED, Outcomes
 
 from .coroner import Deaths
 from .order_truth import OrderTruth, QueueKey
@@ -56,6 +56,9 @@ class Truth:
         """How often a worker began each record."""
         self.without_rows: dict[QueueKey, set[int]] = {}
         self.retried: dict[QueueKey, set[int]] = {}
+        """Of which its broker has made another record: a retry or a dead letter."""
+        self.made: dict[str, dict[QueueKey, set[int]]] = {SENT_BACK: {}, DEAD_LETTER: {}}
+        """The same, by what it is."""
         self.deaths = Deaths()
         self.skipped_below: dict[QueueKey, int] = {}
         """An operator skipped what is below."""
@@ -95,7 +98,8 @@ class Truth:
         self.without_rows.setdefault(key, set()).add(offset)
         self.finished(key, offset)
 
-    def sent_back(self, key: QueueKey, offset: int) -> None:
+    def sent_back(self, key: QueueKey, offset: int, *, dead: bool) -> None:
+        self.made[DEAD_LETTER if dead else SENT_BACK].setdefault(key, set()).add(offset)
         sent = self.retried.setdefault(key, set())
         if offset in sent:
             self.world.note("a message was sent back twice")
@@ -212,6 +216,15 @@ class Truth:
         if unknown:
             raise Violation(f"{what} of {key} is {offset}, and what became of {unknown.pieces} is nowhere")
         self._explained_to[key] = offset
+
+    def told_of_retries(self, facts: Outcomes) -> None:
+        """Facts are sealed: what they call a retry or a dead letter has become that at its broker."""
+        for kind, made in self.made.items():
+            for key, offsets in facts.of_kind(kind).queues.items():
+                queue = (key.topic, key.queue_id)
+                for at in set(self._each(offsets)) - made.get(queue, set()):
+                    if not self.is_filtered(queue, at):
+                        raise Violation(f"{queue} {at} is recorded as {kind}, and its broker made no such record")
 
     def told_of_gaps(self, facts: Outcomes) -> None:
         """Facts are sealed: what was delivered was not passed over, and what was asked for was not filtered."""

@@ -23,7 +23,7 @@ from rocketcrew.workers.unreported import Unreported
 
 from .disk import Segment
 from .reporting import ByChance, WhenDue
-from .script import ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of, spoils_its_worker
+from .script import MAX_RECONSUME_TIMES, ROWS_MAX, SLOW_IN_ORDER_MS, doom, fate, number_of, spoils_its_worker
 from .world import Violation, World
 
 if TYPE_CHECKING:
@@ -342,6 +342,8 @@ class SimWorker:
         self.cell[CHUNK_ID] = work.chunk_id
         self.cell[STATE] = work.offsets[index] + 1
         attempt = record_info(work.data, work.positions[index], work.positions[index + 1]).reconsume_times
+        if attempt > MAX_RECONSUME_TIMES:
+            raise Violation(f"{work.mq} {work.offsets[index]} runs once more after its attempts were used up")
         attempt += self.tried_here(index)
         end = doom(list(self.call.numbers.values()), attempt, script, self.member.coroner.cost)
         if end == "dies":

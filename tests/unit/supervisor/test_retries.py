@@ -101,6 +101,24 @@ def test_what_is_to_be_a_dead_letter_is_not_run_again(bench: Bench) -> None:
     assert bench.one(act.SendBack).mode is Mode.DEAD_LETTER
 
 
+def test_what_has_used_up_its_attempts_here_is_sent_back_until_a_broker_makes_a_dead_letter_of_it(
+    make: type[Bench],
+) -> None:
+    """The broker's own count stays where it was, so it would retry what it does not get as a dead letter."""
+    bench = make(max_reconsume_times=1)
+    refused(bench)
+    bench.done(shadow_of(bench), failures=[(0, 0, "no")])
+    for _ in range(3):
+        refuse(bench)
+        bench.pass_ms(RETRY_MS)
+        bench.none(act.Dispatch)
+    back = bench.one(act.SendBack)
+    assert (back.mode, back.last) == (Mode.SEND_BACK, True)
+    bench.core.handle(ev.SentBack(back.handle, back.chunk_id, back.index, accepted=True), bench.now)
+    assert (bench.counters.local_retries, bench.counters.dead_letter_messages) == (1, 1)
+    assert bench.persist() == [1]
+
+
 def test_its_worker_may_die_with_it(bench: Bench) -> None:
     refused(bench)
     shadow_of(bench)

@@ -165,6 +165,29 @@ def test_dead_letters(refused: bool, times: int, level: int) -> None:
     play(scene, limit=3)
 
 
+@pytest.mark.parametrize(("limit", "times", "told"), [(1, 0, "2"), (3, 1, "3"), (3, 2, "4"), (-1, 15, "17")])
+def test_an_ordinary_send_is_a_retry_for_brokers_of_either_count(limit: int, times: int, told: str) -> None:
+    """Of what has as many attempts as the header's limit 4.9 makes a dead letter, 5.x of what has more."""
+
+    async def scene(s: Scene) -> None:
+        message = replace(await s.send(), reconsume_times=times)
+        s.refused[SEND_BACK] = ResponseCode.SYSTEM_ERROR
+        assert await s.give(message)
+        assert (s.asked[-1].fields["j"], s.asked[-1].fields["l"]) == (str(times + 1), told)
+
+    play(scene, limit)
+
+
+def test_what_was_tried_here_to_its_limit_is_a_dead_letter_though_its_broker_knows_of_no_attempt() -> None:
+    async def scene(s: Scene) -> None:
+        message = replace(await s.send(), reconsume_times=3)
+        assert await s.give(message)
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert (s.asked[-1].code, dead.reconsume_times) == (SEND_BACK, 1)
+
+    play(scene, limit=3)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR])
 def test_refused_both_ways_it_is_not_accepted(code: int) -> None:
     async def scene(s: Scene) -> None:
@@ -228,7 +251,7 @@ def test_a_dead_letter_says_why_it_failed_where_a_send_is_taken(refused: bool, t
 def test_the_last_attempt_of_an_ordered_message_says_why_it_failed() -> None:
     async def scene(s: Scene) -> None:
         message = await s.send()
-        assert await s.give(message, mode=Mode.LAST_ATTEMPT, tried=3, error="KeyError: 'price' (shop.py:7)")
+        assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3, error="KeyError: 'price' (shop.py:7)")
         (dead,) = await s.stored(f"%DLQ%{GROUP}")
         assert dead.properties["ROCKETCREW_ERROR"] == "KeyError: 'price' (shop.py:7)"
 
