@@ -23,6 +23,13 @@ MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
 
 
+def is_own_retry(topic: str, group: str, *, popped: bool) -> bool:
+    """Whether the group's own retries are in that topic: in `%RETRY%group`, and of what was popped in one for each topic
+    (check_points.py). A message that was not `popped` may be of another group, which has such a name."""
+    own = RETRY_PREFIX + group
+    return topic == own or (popped and topic.startswith((f"{own}_", f"{own}+")))
+
+
 def host_and_port(host: str, port: int) -> str:
     """As one text, an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

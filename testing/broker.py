@@ -115,7 +115,7 @@ class LocalBroker:
         self._check_exists(topic)
         store, found = self._broker.core.state.store, list[Message]()
         for queue_id in store.queue_ids(topic):
-            queue = QueueInfo("", topic, self._broker.config.name, queue_id)
+            queue = QueueInfo(topic.removeprefix(RETRY_PREFIX), topic, self._broker.config.name, queue_id)
             for offset in range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)):
                 record = store.message_in(topic, queue_id, offset)
                 if record is not None:

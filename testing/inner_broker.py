@@ -49,7 +49,8 @@ from ..supervisor.core.decisions import Core
 from ..supervisor.core.pulling import PullResult
 from ..supervisor.core.slab import Slot
 from ..supervisor.core.subscriptions import Subscriptions
-from ..workers.failures import DEAD_LETTER_LEVEL, Mode
+from ..supervisor.member.send_back import of_a_retry, topic_would_be_lost
+from ..workers.failures import DEAD_LETTER_LEVEL, Mode, resend_level
 from ..workers.message import Message
 
 SELDOM_MS: Final = 3_600_000
@@ -231,8 +232,9 @@ class Requests:
 
     def send_back(self, action: act.SendBack, record: bytes) -> Command:
         """A failed message to its broker; one that was tried here to its limit as the orderly service sends it."""
-        if action.mode is Mode.LAST_ATTEMPT:
-            return self._last_attempt(decode_message(record), action)
+        message = decode_message(record)
+        if action.mode is Mode.LAST_ATTEMPT or topic_would_be_lost(message, self._group):
+            return self._own_send(message, action)
         header = SendBack(
             offset=int.from_bytes(record[28:36], "big"), group=self._group,
             delay_level=DEAD_LETTER_LEVEL if action.last else action.delay_level,
@@ -240,9 +242,14 @@ class Requests:
         )  # fmt: skip
         return Command(RequestCode.CONSUMER_SEND_MSG_BACK, header.to_fields())
 
-    def _last_attempt(self, message: StoredMessage, action: act.SendBack) -> Command:
+    def _own_send(self, message: StoredMessage, action: act.SendBack) -> Command:
         times = message.reconsume_times + action.tried + 1
-        properties = {**message.properties, "RETRY_TOPIC": message.properties.get("RETRY_TOPIC", message.topic)}
+        properties = {
+            **of_a_retry(message, self._group),
+            "DELAY": str(0 if action.last else resend_level(action.delay_level, times)),
+        }
+        if action.mode is Mode.DEAD_LETTER:
+            times = self._reconsume_max + 1
         header = SendRequestV2(
             producer_group=INNER_PRODUCER_GROUP, topic=RETRY_PREFIX + self._group, default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1, queue_id=0, sys_flag=0, born_timestamp=message.born_timestamp_ms, flag=message.flag,

@@ -4,8 +4,9 @@ A `Message` is three references: the bytes of its chunk (copied out of the slab 
 record starts, and the queue. Body and properties are cut out, checked and decoded at the first look. So a body that does
 not match its checksum raises a ProtocolError from `message.body`, which fails that message and no other.
 
-What was pulled and what is shown differ for a retry: it is pulled from `%RETRY%group`, and `topic` is the one that the
-message was sent to (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetryAndNamespace).
+What was pulled and what is shown differ for a retry of the group's own: it is pulled from `%RETRY%group`, and `topic` is the
+one that the group had it of first (CL/impl/consumer/DefaultMQPushConsumerImpl.java, resetRetryAndNamespace). Retries and dead
+letters of another group, which this one subscribes, are messages of that topic: handlers are found by the names they gave.
 """
 
 from __future__ import annotations
@@ -26,13 +27,14 @@ from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.ids import host_text
 from ..remoting.log_keys import place_keys
-from ..remoting.names import RETRY_PREFIX
-from ..remoting.namespaces import unwrap
+from ..remoting.names import RETRY_PREFIX, is_own_retry
+from ..remoting.namespaces import unwrap, wrap
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
+    PROPERTY_POP_CK,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
@@ -149,12 +151,19 @@ class Message:
 
     @property
     def topic(self) -> str:
-        """The topic the message was sent to, also when it comes back as a retry; without the namespace."""
+        """The topic that the group subscribes the message of, also when it comes back as a retry; without the namespace."""
         queue = self._queue
         topic = queue.topic
         if topic.startswith(RETRY_PREFIX):
-            topic = self._decoded().get(PROPERTY_RETRY_TOPIC, topic)
+            topic = self._topic_of_retry(topic)
         return unwrap(queue.namespace, topic) if queue.namespace else topic
+
+    def _topic_of_retry(self, topic: str) -> str:
+        group, properties = wrap(self._queue.namespace, self._queue.group), self._decoded()
+        if not is_own_retry(topic, group, popped=PROPERTY_POP_CK in properties):
+            return topic
+        popped_of = topic[len(RETRY_PREFIX + group) + 1 :]
+        return popped_of or properties.get(PROPERTY_RETRY_TOPIC, topic)
 
     @property
     def queue(self) -> QueueInfo:
@@ -395,6 +404,15 @@ def make_message(
         store_timestamp_ms=store_timestamp_ms,
     )
     return Message(encode_message(stored), 0, QueueInfo(group, topic, broker_name, queue_id))
+
+
+def origin_topic(message: Message) -> str:
+    """The topic of the first record of the chain, as far as brokers have noted it: rows have it as `_origin_topic`."""
+    queue = message._queue  # pyright: ignore[reportPrivateUsage]
+    topic = queue.topic
+    if topic.startswith(RETRY_PREFIX):
+        topic = message.properties.get(PROPERTY_RETRY_TOPIC, topic)
+    return unwrap(queue.namespace, topic)
 
 
 def note_trace(message: Message, trace_id: str) -> None:

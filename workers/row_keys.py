@@ -26,7 +26,7 @@ from ..remoting.names import RETRY_PREFIX
 from ..remoting.namespaces import unwrap
 from ..remoting.properties import PROPERTY_ORIGIN_MESSAGE_ID, PROPERTY_UNIQ_KEY, find_property
 from ..remoting.stored import MAGIC_V1
-from .message import Message
+from .message import Message, origin_topic
 from .packets import QueueInfo
 
 pa: Any = pyarrow
@@ -100,7 +100,7 @@ def key_of(message: Message) -> Key:
         queue.broker_name,
         queue.queue_id,
         message.queue_offset,
-        message.topic,
+        origin_topic(message),
         message.message_id,
         message.origin_message_id,
         message.reconsume_times,

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ...remoting.names import RETRY_PREFIX
+from ...remoting.names import is_own_retry
 from .topic_limits import UNLIMITED
 
 MEMBER: Final = ""
@@ -92,7 +92,8 @@ class Bucket:
 class RateLimits:
     """Asked before each dispatch. `rates` (by topic, MEMBER for all) come with each question, as a reload may change them."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
+        self._group = group
         self._rates: Mapping[str, float] = {}
         self._buckets: dict[str, Bucket] = {}
         self._lowest = MEMBER
@@ -122,14 +123,17 @@ class RateLimits:
         found = [name for name, bucket in self._of(topic) if bucket.holds(now)]
         return found + [name for name, bucket in self._on_credit(topic) if bucket.owes(now)]
 
+    def _is_of_any(self, topic: str) -> bool:
+        return is_own_retry(topic, self._group, popped=True)
+
     def _of(self, topic: str) -> Iterable[tuple[str, Bucket]]:
         """The limits that must have tokens."""
-        own = self._lowest if topic.startswith(RETRY_PREFIX) else topic
+        own = self._lowest if self._is_of_any(topic) else topic
         return [(name, self._buckets[name]) for name in dict.fromkeys((own, MEMBER)) if name in self._buckets]
 
     def _on_credit(self, topic: str) -> Iterable[tuple[str, Bucket]]:
         """The limits that count the messages, and may come to owe some."""
-        if not topic.startswith(RETRY_PREFIX):
+        if not self._is_of_any(topic):
             return ()
         return [(name, bucket) for name, bucket in self._buckets.items() if name not in (self._lowest, MEMBER)]
 

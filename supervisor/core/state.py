@@ -228,7 +228,7 @@ for others. Not where topics are limited: what waits in a worker counts as if it
 class Workers:
     """What the core knows of its workers, and what they have in flight. Kept so that no event looks at all of them."""
 
-    def __init__(self, in_flight: Callable[[], Iterable[InFlight[Worker]]]) -> None:
+    def __init__(self, in_flight: Callable[[], Iterable[InFlight[Worker]]], group: str) -> None:
         self.workers: dict[str, Worker] = {}
         self.busy: dict[str, Worker] = {}
         """Those that have something in flight and answer for it."""
@@ -240,8 +240,8 @@ class Workers:
         """The load of a worker is its dispatches, and not its chunks."""
         self.changes = 0
         """How often a worker's state changed."""
-        self.topic_limits: TopicLimits[Worker] = TopicLimits(in_flight)
-        self.rates, self.now = RateLimits(), 0.0
+        self.topic_limits: TopicLimits[Worker] = TopicLimits(in_flight, group)
+        self.rates, self.now = RateLimits(group), 0.0
         """`now` is the time of the event that is taken, or of the timers that run."""
         self.isolated: str | None = None
         """The worker that is kept for the quarantine."""
@@ -320,7 +320,7 @@ class State(Workers):
     """All mutable state of the core. `view` is the slab's memory, indexed by the slots' starts."""
 
     def __init__(self, config: CoreConfig, slab: Slab, view: memoryview | bytearray) -> None:
-        super().__init__(self._in_flight)
+        super().__init__(self._in_flight, config.group)
         self.config, self.slab, self.view = config, slab, view
         # Of workers, by cause; together they are the counter `worker_deaths`.
         self.deaths: dict[End, int] = dict.fromkeys(DEATHS, 0)

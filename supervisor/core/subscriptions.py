@@ -21,8 +21,9 @@ class Subscriptions(Mapping[str, SubscriptionData]):
     def __init__(self, topics: Mapping[str, FilterExpression], group: str, now_ms: int, *, broadcasting: bool) -> None:
         """Raises UsageError for an expression that means nothing."""
         wanted = dict(topics)
+        self._retry_topic = RETRY_PREFIX + group
         if not broadcasting:
-            wanted[RETRY_PREFIX + group] = FilterExpression("*")
+            wanted[self._retry_topic] = FilterExpression("*")
         self._table = {topic: _data(topic, wish, now_ms) for topic, wish in wanted.items()}
 
     def __getitem__(self, topic: str) -> SubscriptionData:
@@ -51,9 +52,9 @@ class Subscriptions(Mapping[str, SubscriptionData]):
         """Remove the topic; False when it is not subscribed. Raises UsageError for the retry topic and for the last one."""
         if topic not in self._table:
             return False
-        if topic.startswith(RETRY_PREFIX):
+        if topic == self._retry_topic:
             raise UsageError(f"{topic} cannot be unsubscribed: retries of the group would never be consumed")
-        if sum(not name.startswith(RETRY_PREFIX) for name in self._table) == 1:
+        if len(self._table.keys() - {self._retry_topic}) == 1:
             raise UsageError(f"{topic} is the only topic: subscribe another one first, or stop the member")
         del self._table[topic]
         return True

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from ...remoting.names import RETRY_PREFIX
+from ...remoting.names import is_own_retry
 
 UNLIMITED: Final = 1 << 30
 W = TypeVar("W", bound=Hashable)
@@ -52,8 +52,9 @@ class _Calls(Generic[W]):
 class TopicLimits(Generic[W]):
     """Asked before each dispatch. `limits` (calls by topic) come with each question, as a reload may change them."""
 
-    def __init__(self, in_flight: Callable[[], Iterable[InFlight[W]]]) -> None:
+    def __init__(self, in_flight: Callable[[], Iterable[InFlight[W]]], group: str) -> None:
         """`in_flight()` is all that workers have, for a count anew."""
+        self._group = group
         self._all_in_flight = in_flight
         self._in_flight: dict[int, InFlight[W]] = {}
         self._limits: Mapping[str, int] = {}
@@ -96,8 +97,11 @@ class TopicLimits(Generic[W]):
             else:
                 del calls.chunks[chunk.worker]
 
+    def _is_of_any(self, topic: str) -> bool:
+        return is_own_retry(topic, self._group, popped=True)
+
     def _of(self, topic: str) -> Iterable[_Calls[W]]:
-        if topic.startswith(RETRY_PREFIX):
+        if self._is_of_any(topic):
             return self._calls.values()
         found = self._calls.get(topic)
         return () if found is None else (found,)
@@ -125,7 +129,7 @@ class TopicLimits(Generic[W]):
     def _bounds(self, limits: Mapping[str, int], topic: str) -> Iterable[tuple[int, _Calls[W]]]:
         if limits is not self._limits:
             self._recount(limits)
-        if topic.startswith(RETRY_PREFIX):
+        if self._is_of_any(topic):
             return [(limit, self._calls[name]) for name, limit in limits.items()]
         limit = limits.get(topic)
         return () if limit is None else ((limit, self._calls[topic]),)

@@ -32,7 +32,7 @@ from ...remoting.bodies import (
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError, UsageError
 from ...remoting.log_keys import place_keys, queue_keys
-from ...remoting.names import INNER_PRODUCER_GROUP
+from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
 from ...remoting.namespaces import wrap
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage
@@ -114,7 +114,7 @@ class GroupMember:
         self._routes = RouteKeeper(
             self._cluster, self._subscriptions.keys, RouteCache(routes_file) if routes_file else None, held=core.topics_held,
             changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
-            refused=refused,
+            refused=refused, retry_topic=RETRY_PREFIX + self._group,
         )  # fmt: skip
         self._commits, self._first_offset = offset_store(
             settings, client_id, self._cluster, self._operations, core, self._loop.time

@@ -140,7 +140,7 @@ class LookUps:
         if self._by_brokers is None:
             return
         for topic in topics:
-            if not topic.startswith(RETRY_PREFIX):
+            if topic != RETRY_PREFIX + self._group:
                 with contextlib.suppress(BrokerError, UnreachableError):
                     await self._by_brokers.query(topic)
 
@@ -167,7 +167,7 @@ class LookUps:
                 return Assignment(queues, [self._client_id], found.pull, found.pop)
             members = await self._of_one_that_knows_us(partial(self._operations.consumer_ids, self._group, topic))
         except RocketcrewError as error:
-            if not (topic.startswith(RETRY_PREFIX) or self._never_was(topic, error)):
+            if not (topic == RETRY_PREFIX + self._group or self._never_was(topic, error)):
                 asked = self._cluster.broker_at(getattr(error, "address", ""))
                 log.warning("rebalance_look_up_failed", topic=topic, broker=asked, error=str(error))
             return Assignment(queues)

@@ -23,7 +23,6 @@ from ...client.same_cluster import Suspects
 from ...remoting.bodies import TopicRouteData
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UsageError
-from ...remoting.names import RETRY_PREFIX
 from ..core.pauses import MissingTopics
 
 ASKED_MAX = 256
@@ -36,14 +35,15 @@ class RouteKeeper:
     """`topics` says which are subscribed now, `held` of which queues or messages are here, subscribed or not.
 
     `changed` is called after a route changed, `new_brokers` after brokers came, `renewed` after every renewal. `refused`
-    hears after the start of a route of another cluster than that of what is here: it is nowhere used.
+    hears after the start of a route of another cluster than that of what is here: it is nowhere used. `retry_topic`: the
+    group's own, which brokers make.
     """
 
     def __init__(
         self, cluster: Cluster, topics: Callable[[], Collection[str]], cache: RouteCache | None, *,
         held: Callable[[], set[str]], changed: Callable[[], None], new_brokers: Callable[[], None],
         renewed: Callable[[], Awaitable[None]], run: Callable[[Coroutine[Any, Any, None]], None],
-        refused: Callable[[UsageError], None] = lambda _: None,
+        retry_topic: str, refused: Callable[[UsageError], None] = lambda _: None,
     ) -> None:  # fmt: skip
         self._cluster = cluster
         self._topics = topics
@@ -54,6 +54,7 @@ class RouteKeeper:
         self._renewed = renewed
         self._run = run
         self._refused = refused
+        self._retry_topic = retry_topic
         self._suspects: Suspects | None = None
         self._interval_s = cluster.access.poll_interval_ms / 1000
         self._looks = MissingTopics(self._interval_s)
@@ -74,9 +75,7 @@ class RouteKeeper:
             self._cluster.offer(self._cache.load())
             self._suspects = Suspects(self._cluster, self._cache)
             self._cluster.compare = self._suspects.compare
-        topics = [
-            topic for topic in self._topics() if not topic.startswith(RETRY_PREFIX)
-        ]  # made by the first heartbeat
+        topics = [topic for topic in self._topics() if topic != self._retry_topic]  # made by the first heartbeat
         for topic, answer in zip(topics, await self._ask(topics), strict=True):
             if not isinstance(answer, RocketcrewError):
                 refuse_static(topic, answer)
@@ -156,7 +155,7 @@ class RouteKeeper:
 
     def missing(self) -> list[str]:
         """Topics that do not exist, as far as is known: the group's own are made by its brokers."""
-        return [topic for topic in self._missing() if not topic.startswith(RETRY_PREFIX)]
+        return [topic for topic in self._missing() if topic != self._retry_topic]
 
     def has_route(self, topic: str) -> None:
         """Somebody else has found it. It is kept at once: the next start may find no name server, and would never see the

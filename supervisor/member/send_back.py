@@ -3,6 +3,10 @@
 DefaultMQPushConsumerImpl.sendMessageBack (docs/protocol.md). An answer that is lost leaves it uncertain whether the
 broker has the retry record; it is sent again, because two retry records are repeats and none is a loss.
 
+A broker notes in the first retry record which topic the message was in (RETRY_TOPIC), and leaves what stands there. So what a
+group has of another group's retries or dead letters would come again as a message of that group's topic, for which it has a
+different handler or none: that goes out by an ordinary send, which notes the topic anew.
+
 A retry has more properties than the message that failed, and no record holds more than 32767 bytes of them. A message that is
 nearly there is refused in both ways, by genuine brokers too, and Java's client tries for ever. Here the handler gets it again
 (core/retries.py) until its attempts are used up; then it is a dead letter without its longest properties, which it names.
@@ -29,8 +33,8 @@ from ...remoting.codes import (
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX
-from ...remoting.properties import PROPERTIES_MAX_BYTES, decode_properties, encode_properties
+from ...remoting.names import DLQ_PREFIX, INNER_PRODUCER_GROUP, RETRY_PREFIX, is_own_retry
+from ...remoting.properties import PROPERTIES_MAX_BYTES, PROPERTY_POP_CK, decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
 from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
@@ -85,8 +89,8 @@ class SendBacks:
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
-        at_limit = action.mode is Mode.LAST_ATTEMPT
-        if message is None or not (at_limit or self._own_sends):
+        own = action.mode is Mode.LAST_ATTEMPT or self._own_sends
+        if message is None or not (own or topic_would_be_lost(message, self._group)):
             try:
                 await self._to_its_broker(action, record, message)
                 return True
@@ -146,7 +150,7 @@ class SendBacks:
         dead letter of what has as many attempts, 5.x of what has more (SendMessageProcessor.handleRetryAndDLQ)."""
         times = message.reconsume_times + action.tried + 1
         properties = {
-            **_of_a_retry(message),
+            **of_a_retry(message, self._group),
             **self._last_error(action, message),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(self._max),
@@ -172,7 +176,7 @@ class SendBacks:
         it is not there (SendMessageProcessor.handleRetryAndDLQ); only so do properties of ours come along."""
         times = message.reconsume_times + 1
         properties = {
-            **_of_a_retry(message),
+            **of_a_retry(message, self._group),
             "RECONSUME_TIME": str(times),
             "MAX_RECONSUME_TIMES": str(message.reconsume_times),
             **crash_properties(facts, sum(len(name) + len(value) + 2 for name, value in message.properties.items())),
@@ -266,9 +270,9 @@ def is_too_long(error: BrokerError, properties: Mapping[str, str]) -> bool:
 
 def has_room_for_retry(message: StoredMessage, group: str) -> bool:
     """Whether a retry topic can hold the message with what client and broker add to it."""
-    of_a_retry = {**_of_a_retry(message), "RECONSUME_TIME": "99", "MAX_RECONSUME_TIMES": str(1 << 31), "DELAY": "18"}
-    of_a_retry["REAL_TOPIC"] = RETRY_PREFIX + group
-    return properties_bytes(of_a_retry) + BROKERS_OWN_BYTES <= PROPERTIES_MAX_BYTES
+    most = {**of_a_retry(message, group), "RECONSUME_TIME": "99", "MAX_RECONSUME_TIMES": str(1 << 31), "DELAY": "18"}
+    most["REAL_TOPIC"] = RETRY_PREFIX + group
+    return properties_bytes(most) + BROKERS_OWN_BYTES <= PROPERTIES_MAX_BYTES
 
 
 def cut_to_fit(properties: Mapping[str, str]) -> dict[str, str]:
@@ -292,21 +296,37 @@ def first_attempt(message: StoredMessage) -> dict[str, str]:
     """The properties of a dead letter as its next first attempt has them."""
     return {
         name: value
-        for name, value in _of_a_retry(message).items()
+        for name, value in _noted(message, _origin_topic(message)).items()
         if name not in _OF_THE_END and not name.startswith(FACT_PREFIX)
     }
 
 
-def _of_a_retry(message: StoredMessage) -> dict[str, str]:
+def of_a_retry(message: StoredMessage, group: str) -> dict[str, str]:
     """The properties that every record after the first has."""
+    return _noted(message, message.topic if _is_of_another(message, group) else _origin_topic(message))
+
+
+def _noted(message: StoredMessage, topic: str) -> dict[str, str]:
     origin = message.properties.get("ORIGIN_MESSAGE_ID") or message.properties.get("DLQ_ORIGIN_MESSAGE_ID")
     properties = {
         **message.properties,
         "ORIGIN_MESSAGE_ID": origin or message.offset_message_id,
-        "RETRY_TOPIC": _origin_topic(message),
+        "RETRY_TOPIC": topic,
     }
     properties.pop("TRAN_MSG", None)
     return properties
+
+
+def _is_of_another(message: StoredMessage, group: str) -> bool:
+    """Another group's retry, or a dead letter of any."""
+    return message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_own_retry(
+        message.topic, group, popped=PROPERTY_POP_CK in message.properties
+    )
+
+
+def topic_would_be_lost(message: StoredMessage, group: str) -> bool:
+    """A broker's send-back would leave the note of another topic than the one that this group has the message of."""
+    return _is_of_another(message, group) and message.properties.get("RETRY_TOPIC", message.topic) != message.topic
 
 
 def _origin_topic(message: StoredMessage) -> str:

@@ -43,7 +43,7 @@ async def start(
     try:
         keeper = RouteKeeper(
             cluster, lambda: [TOPIC.topic_name, "missing"], RouteCache(file), held=set, changed=lambda: None,
-            new_brokers=lambda: None, renewed=nothing, run=lambda _: None, refused=refused,
+            new_brokers=lambda: None, renewed=nothing, run=lambda _: None, retry_topic="%RETRY%g", refused=refused,
         )  # fmt: skip
         await keeper.start()
         if then is not None:

@@ -41,7 +41,7 @@ def taken(limits: RateLimits, rates: dict[str, float], topic: str, now: float, c
 
 @pytest.mark.parametrize("rate", [0.25, 1.0, 7.3, 100.0, 33_333.0])
 def test_never_more_than_the_burst_and_what_came_since(rate: float) -> None:
-    limits, rates, now, sum_taken = RateLimits(), {"t": rate}, 5.0, 0
+    limits, rates, now, sum_taken = RateLimits("g"), {"t": rate}, 5.0, 0
     burst = max(1.0, rate / 10)
     for _ in range(500):
         sum_taken += taken(limits, rates, "t", now)
@@ -54,7 +54,7 @@ def test_never_more_than_the_burst_and_what_came_since(rate: float) -> None:
 
 
 def test_a_fast_topic_is_looked_at_fifty_times_a_second_at_most() -> None:
-    limits, rates, now, looks = RateLimits(), {"t": 50_000.0}, 0.0, 0
+    limits, rates, now, looks = RateLimits("g"), {"t": 50_000.0}, 0.0, 0
     taken(limits, rates, "t", now)
     while now < 1.0:
         assert not taken(limits, rates, "t", now), "an event in between gets no crumbs"
@@ -66,29 +66,36 @@ def test_a_fast_topic_is_looked_at_fifty_times_a_second_at_most() -> None:
 
 
 def test_a_batch_waits_until_it_is_whole() -> None:
-    limits, rates = RateLimits(), {"t": 10.0}
+    limits, rates = RateLimits("g"), {"t": 10.0}
     assert taken(limits, rates, "t", 0.0, call=32) == 32
     assert limits.room(rates, "t", 32, 0.05) == 0
     assert limits.room(rates, "t", 32, 100.0) == 32
 
 
 def test_all_topics_share_the_rate_of_the_member() -> None:
-    limits, rates = RateLimits(), {"t": 100.0, MEMBER: 10.0}
+    limits, rates = RateLimits("g"), {"t": 100.0, MEMBER: 10.0}
     assert taken(limits, rates, "t", 0.0) == 1
     assert taken(limits, rates, "other", 0.0) == 0
     assert limits.holding("t", 0.0) == [MEMBER]
     assert limits.holding("t", 0.2) == []
 
 
+def test_retries_of_another_group_are_a_topic_of_their_own() -> None:
+    limits, rates, others = RateLimits("g"), {"t": 1.0, "%RETRY%other": 1.0}, "%RETRY%other"
+    assert [taken(limits, rates, topic, 0.0) for topic in ("t", others, others)] == [1, 1, 0]
+    assert limits.holding(others, 0.0) == [others]
+    assert taken(limits, rates, "%RETRY%g_t", 0.0) == 0, "the own ones, popped or not, may be of each topic"
+
+
 def test_a_reload_keeps_the_tokens_of_what_did_not_change() -> None:
-    limits, rates = RateLimits(), {"t": 1.0, "u": 1.0}
+    limits, rates = RateLimits("g"), {"t": 1.0, "u": 1.0}
     assert [taken(limits, rates, topic, 0.0) for topic in "tu"] == [1, 1]
     later = {"t": 1.0, "u": 2.0}
     assert [taken(limits, later, topic, 0.1) for topic in "tu"] == [0, 1]
 
 
 def test_a_clock_that_goes_back_brings_no_tokens() -> None:
-    limits, rates = RateLimits(), {"t": 10.0}
+    limits, rates = RateLimits("g"), {"t": 10.0}
     assert [taken(limits, rates, "t", now) for now in (5.0, 4.0, 5.0, 5.1)] == [1, 0, 0, 1]
 
 
@@ -219,7 +226,7 @@ def test_a_look_costs_the_same_with_any_number_of_lanes(make: Callable[..., Benc
     asked: list[int] = []
     for queues in (1, 4):
         bench = limited(make, {TOPIC: 50.0}, units=4096, order="key", locks=False)
-        counting = bench.core.state.rates = Counting()
+        counting = bench.core.state.rates = Counting("g")
         handles = bench.open(*range(queues))
         bench.worker("a", "b")
         for handle in handles:
@@ -270,7 +277,7 @@ def test_retries_do_not_starve_beside_topics_that_have_limits(
 
 @pytest.mark.parametrize("rates", [{"a": 3.0, "b": 2.0}, {"a": 5_000.0, "b": 3_000.0}])
 def test_with_retries_a_limit_is_passed_by_what_is_gathered_at_most(rates: dict[str, float]) -> None:
-    limits, now = RateLimits(), 0.0
+    limits, now = RateLimits("g"), 0.0
     sums: dict[str, int] = dict.fromkeys(("a", "b", RETRY), 0)
     for step in range(3_000):
         for topic in ((RETRY, "a", "b"), ("a", "b", RETRY), ("a", RETRY, "b"))[step % 3]:

@@ -83,7 +83,7 @@ def test_a_broker_that_came_by_another_question_is_told_of_too() -> None:
     async def scene() -> None:
         keeper = RouteKeeper(
             cast("Any", routes), list, None, held=set, changed=lambda: told.append("changed"),
-            new_brokers=lambda: told.append("new"), renewed=nothing, run=lambda _: None,
+            new_brokers=lambda: told.append("new"), renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         keeper.arm()
         routes.later = [A]
@@ -109,7 +109,7 @@ def test_a_route_that_another_question_has_learned_is_rebalanced_too() -> None:
     async def scene() -> None:
         keeper = RouteKeeper(
             cast("Any", routes), lambda: ["t"], None, held=set, changed=lambda: told.append("changed"),
-            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+            new_brokers=lambda: None, renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         keeper.has_route("t")
         routes.routes["t"] = few
@@ -148,7 +148,7 @@ def test_a_topic_that_is_missing_at_the_start_is_looked_for_soon() -> None:
         work: set[asyncio.Task[None]] = set()
         keeper = RouteKeeper(
             cast("Any", routes), lambda: ["orders"], None, held=set, changed=changed.set, new_brokers=lambda: None,
-            renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
+            renewed=nothing, retry_topic="%RETRY%g", run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
         )  # fmt: skip
         await keeper.start()
         keeper.arm()
@@ -185,7 +185,8 @@ def test_the_retry_topic_of_a_new_group_is_looked_for_soon() -> None:
         work: set[asyncio.Task[None]] = set()
         keeper = RouteKeeper(
             cast("Any", routes), lambda: ["orders", "%RETRY%g"], None, held=set, changed=changed.set,
-            new_brokers=lambda: None, renewed=nothing, run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
+            new_brokers=lambda: None, renewed=nothing, retry_topic="%RETRY%g",
+            run=lambda coroutine: work.add(asyncio.ensure_future(coroutine)),
         )  # fmt: skip
         await keeper.start()
         assert routes.asked == ["orders"], "before the first heartbeat nobody has made it"
@@ -215,7 +216,7 @@ def test_a_start_by_the_routes_of_the_last_run_waits_as_long_for_many_topics_as_
     async def scene() -> float:
         keeper = RouteKeeper(
             cast("Any", Silent()), lambda: [f"t{number}" for number in range(50)], None, held=set, changed=lambda: None,
-            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+            new_brokers=lambda: None, renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         begun = loop.time()
@@ -251,7 +252,7 @@ def test_a_route_that_the_assignment_found_is_kept_for_the_next_start(tmp_path: 
     async def scene() -> None:
         keeper = RouteKeeper(
             cast("Any", routes), lambda: ["orders", "%RETRY%g"], RouteCache(file), held=set, changed=lambda: None,
-            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+            new_brokers=lambda: None, renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         await keeper.start()
         assert RouteCache(file).load().routes.keys() == {"orders"}
@@ -269,7 +270,7 @@ def test_the_route_of_an_unsubscribed_topic_is_forgotten_when_nothing_of_it_is_h
     async def scene() -> None:
         keeper = RouteKeeper(
             cast("Any", routes), lambda: subscribed, None, held=lambda: held, changed=lambda: None,
-            new_brokers=lambda: None, renewed=nothing, run=lambda _: None,
+            new_brokers=lambda: None, renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         await keeper.start()
         subscribed.remove("old")
@@ -301,9 +302,21 @@ def test_a_static_topic_is_refused_at_the_start() -> None:
     async def scene() -> None:
         keeper = RouteKeeper(
             cast("Any", Static()), lambda: ["orders"], None, held=set, changed=lambda: None, new_brokers=lambda: None,
-            renewed=nothing, run=lambda _: None,
+            renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
         )  # fmt: skip
         with pytest.raises(UsageError, match="topic orders is a static topic"):
             await keeper.start()
+
+    asyncio.run(scene())
+
+
+def test_the_groups_own_retry_topic_alone_is_not_waited_for() -> None:
+    async def scene() -> None:
+        topics = ["t", "%RETRY%g", "%RETRY%other"]
+        keeper = RouteKeeper(
+            cast("Any", Routes()), lambda: topics, None, held=set, changed=lambda: None, new_brokers=lambda: None,
+            renewed=nothing, retry_topic="%RETRY%g", run=lambda _: None,
+        )  # fmt: skip
+        assert keeper.missing() == ["t", "%RETRY%other"]
 
     asyncio.run(scene())

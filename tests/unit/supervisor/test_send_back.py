@@ -188,6 +188,24 @@ def test_what_was_tried_here_to_its_limit_is_a_dead_letter_though_its_broker_kno
     play(scene, limit=3)
 
 
+@pytest.mark.parametrize("topic", ["%RETRY%another", "%DLQ%another", f"%DLQ%{GROUP}"])
+def test_the_topic_that_a_message_of_another_groups_came_by_is_noted_to_its_end(topic: str) -> None:
+    async def scene(s: Scene) -> None:
+        sent = await s.send()
+        noted = encode_properties({**sent.properties, "RETRY_TOPIC": "first"}).encode()
+        message = replace(sent, topic=topic, raw_properties=noted)
+        for times in (1, 2, 3):
+            assert await s.give(message)
+            message = (await s.stored(f"%RETRY%{GROUP}", times))[-1]
+            assert (message.reconsume_times, message.properties["RETRY_TOPIC"]) == (times, topic)
+        assert await s.give(message)
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert dead.properties["RETRY_TOPIC"] == topic
+        assert [asked.code for asked in s.asked] == [SEND] + [SEND_BACK] * 3, "brokers keep what is noted"
+
+    play(scene, limit=3)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.NO_PERMISSION, ResponseCode.SYSTEM_ERROR])
 def test_refused_both_ways_it_is_not_accepted(code: int) -> None:
     async def scene(s: Scene) -> None:

@@ -46,6 +46,10 @@ def test_the_last_topic_and_the_retry_topic_stay() -> None:
     assert not found.unsubscribe("orders")
     with pytest.raises(UsageError, match="cannot be unsubscribed"):
         found.unsubscribe("%RETRY%g")
+    found.subscribe("%RETRY%other", FilterExpression(), 3000)
+    assert found.unsubscribe("more"), "another group's retries are a topic as any other"
+    with pytest.raises(UsageError, match="only topic"):
+        found.unsubscribe("%RETRY%other")
 
 
 def test_workers_check_tags_again_and_nothing_else() -> None:

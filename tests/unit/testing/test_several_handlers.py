@@ -49,6 +49,19 @@ def test_each_handler_gets_its_own_messages_and_their_retries() -> None:
     assert (result.done, result.unfinished) == (2, 0)
 
 
+@pytest.mark.parametrize("topic", ["%RETRY%another", "%DLQ%another"])
+def test_what_another_group_failed_with_comes_again_to_the_handler_of_its_topic(topic: str) -> None:
+    @handler(topic=topic)
+    def failed(order: Message) -> None:
+        if order.reconsume_times < 2:
+            raise ValueError("not yet")
+
+    result = run([paid, refund, failed], [message(topic=topic, keys="o-1", properties={"RETRY_TOPIC": "orders"})])
+    assert [(retried.message.topic, retried.delay_s) for retried in result.retries] == [(topic, 10), (topic, 30)]
+    assert [call.messages[0].topic for call in result.calls] == [topic] * 3
+    assert (result.done, result.dead_letters, result.unfinished) == (1, [], 0)
+
+
 def test_a_topic_that_no_handler_names_is_refused() -> None:
     with pytest.raises(UsageError, match="of topic other, and orders, refunds is what this run consumes"):
         run([paid, refund], [message(topic="orders", tags="paid"), message(topic="other")])

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from rocketcrew.remoting.compression import Compression, compress, compression_sysflag
 from rocketcrew.remoting.errors import ProtocolError
+from rocketcrew.remoting.namespaces import wrap
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.stored import StoredMessage, encode_message
-from rocketcrew.workers.message import Message, expand_inner_batch, make_message, plain_messages
+from rocketcrew.workers.message import Message, expand_inner_batch, make_message, origin_topic, plain_messages
 from rocketcrew.workers.packets import QueueInfo
 
 QUEUE = QueueInfo("group", "TopicTest", "broker-a", 3)
@@ -86,6 +87,25 @@ def test_a_retry_shows_the_topic_it_was_sent_to_and_the_queue_it_was_pulled_from
     assert message.message_id == "U"
     plain = Message(encode_message(stored()), 0, queue)
     assert plain.topic == "%RETRY%group"
+
+
+@pytest.mark.parametrize("namespace", ["", "n"])
+@pytest.mark.parametrize(
+    ("pulled", "popped", "shown"),
+    [("%RETRY%group", False, "orders"), ("%RETRY%other", False, "%RETRY%other"), ("%DLQ%other", False, "%DLQ%other"),
+     ("%RETRY%group_x", False, "%RETRY%group_x"), ("%RETRY%group_x", True, "x"), ("%RETRY%group+x", True, "x")],
+)  # fmt: skip
+def test_only_the_groups_own_retries_show_their_first_topic(
+    pulled: str, popped: bool, shown: str, namespace: str
+) -> None:
+    popping = {"POP_CK": "0 0 0 0 0 broker-a 0 0"} if popped else {}
+    record = encode_message(stored(properties={"RETRY_TOPIC": wrap(namespace, "orders")} | popping))
+    queue = QUEUE._replace(topic=wrap(namespace, pulled), group=wrap(namespace, "group"), namespace=namespace)
+    message = Message(record, 0, queue)
+    assert message.topic == shown
+    assert origin_topic(message) == ("orders" if pulled.startswith("%RETRY%") else pulled), (
+        "a row's columns are its record's"
+    )
 
 
 def test_retry_topic_as_a_property_of_an_ordinary_message_changes_nothing() -> None:

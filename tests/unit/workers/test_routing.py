@@ -68,7 +68,7 @@ def test_each_message_goes_to_the_handler_of_its_topic_and_tag() -> None:
 
 
 def test_a_retry_goes_to_the_handler_of_the_topic_that_it_was_sent_to() -> None:
-    retry = make_message(topic="%RETRY%shop", tags="open", properties={"RETRY_TOPIC": "orders"})
+    retry = make_message(topic="%RETRY%shop", group="shop", tags="open", properties={"RETRY_TOPIC": "orders"})
     assert combine([paid, waiting, refunds])(retry) == "waiting open"
 
 
