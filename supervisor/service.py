@@ -523,6 +523,7 @@ class Supervisor:
             "queues": holding(self.core.state),
             "popped": self.picture()["popped"],
             "missing_topics": self._member.missing_topics(),
+            "unlisted_topics": self.core.unlisted.topics,
             "paused": sorted(self.core.state.paused),
             "processes": [each.as_dict() for each in stacks if each.process == "worker"],
             "blocked": self._pool.blocked(),

@@ -35,6 +35,7 @@ from .slab import Slab, Slot
 from .state import CoreConfig, State
 from .states import QueueState
 from .stats import Window
+from .unlisted import Unlisted
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
 Handler = Callable[[Any, float], object]
@@ -94,6 +95,7 @@ class Core:
         self.pulling = self.pulling_class(state, self._moved)
         self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
+        self.unlisted = Unlisted(state, self.assigning.look_up)
         self.doubts = Doubts(state, self.assigning.look_up, self._went_on)
         self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
         self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
@@ -330,6 +332,7 @@ class Core:
     def _members(self, event: ev.Members, now: float) -> None:
         self.assigning.members(event, now)
         self.doubts.looked_up(event, now)
+        self.unlisted.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
         if self.doubts.answered(event.handle, event.offset, event.wall_ms, now):

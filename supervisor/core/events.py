@@ -71,6 +71,8 @@ class Members:
     """The own queues, where the strategy ran elsewhere."""
     asked_at: float | None = None
     """Of the question; None = of the newest one."""
+    unlisted: bool = False
+    """A broker that has answered our heartbeat left us out of the members."""
 
 
 @dataclass(slots=True, eq=False)

@@ -318,7 +318,7 @@ class GroupMember:
         if found.queues is not None:
             self._routes.has_route(topic)
         late = self._core.assigning.is_late(topic, action.asked_at)
-        answer = ev.Members(topic, found.queues, found.members, found.mine, action.asked_at)
+        answer = ev.Members(topic, found.queues, found.members, found.mine, action.asked_at, found.unlisted)
         self._core.handle(answer, self._loop.time())
         if found.pop is not None and not late:
             self._core.handle(ev.PopAssigned(topic, found.pop), self._loop.time())

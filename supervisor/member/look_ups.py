@@ -49,6 +49,8 @@ class Assignment(NamedTuple):
     mine: Sequence[MessageQueue] | None = None
     pop: Sequence[MessageQueue] | None = None
     """Queues to pop from, where the broker assigns."""
+    unlisted: bool = False
+    """The broker has answered our heartbeat, and leaves us out of the members."""
 
 
 class BrokerAssignment(NamedTuple):
@@ -163,7 +165,7 @@ class LookUps:
             if self._by_brokers is not None and not ordered:
                 found = await self._of_one_that_knows_us(partial(self._by_brokers.query, topic))
                 if found is None:
-                    return Assignment(queues)
+                    return Assignment(queues, unlisted=self._heartbeats.known_to_all())
                 return Assignment(queues, [self._client_id], found.pull, found.pop)
             members = await self._of_one_that_knows_us(partial(self._operations.consumer_ids, self._group, topic))
         except RocketcrewError as error:
@@ -171,10 +173,12 @@ class LookUps:
                 asked = self._cluster.broker_at(getattr(error, "address", ""))
                 log.warning("rebalance_look_up_failed", topic=topic, broker=asked, error=str(error))
             return Assignment(queues)
+        unlisted = self._client_id not in members and self._heartbeats.known_to_all()
         if self._strategy is None or not queues or not members:
-            return Assignment(queues, members)
+            return Assignment(queues, members, unlisted=unlisted)
         try:
-            return Assignment(queues, members, await self._strategy.allocate(queues, members))
+            mine = await self._strategy.allocate(queues, members)
+            return Assignment(queues, members, mine, unlisted=unlisted)
         except AllocationError as error:
             log.error("allocation_failed", topic=topic, error=str(error))
             return Assignment(queues)

@@ -42,7 +42,15 @@ def text(
 ) -> str:
     told = [explained(one, workers or [], blocked or {}) for one in queues]
     return text_of(
-        {"group": "billing", "queues": told, "popped": [], "processes": workers or [], "missing_topics": []} | more
+        {
+            "group": "billing",
+            "queues": told,
+            "popped": [],
+            "processes": workers or [],
+            "missing_topics": [],
+            "unlisted_topics": [],
+        }
+        | more
     )
 
 
@@ -113,6 +121,14 @@ def test_popped_messages_are_counted() -> None:
 def test_the_top_of_a_stack_is_the_main_threads() -> None:
     assert top_of(STACK) == "slow at shop.py:7"
     assert top_of("") == ""
+
+
+def test_a_group_that_a_broker_may_not_make_is_the_reason_for_no_queues() -> None:
+    said = text(unlisted_topics=["orders"])
+    assert said.startswith(
+        "topic orders: a broker answers our heartbeats and does not list us as a member of the group"
+    )
+    assert said.endswith("`mqadmin updateSubGroup -g billing`")
 
 
 def test_a_topic_that_does_not_exist_is_the_reason_for_no_queues() -> None:

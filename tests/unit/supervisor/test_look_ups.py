@@ -98,6 +98,34 @@ def test_a_broker_that_comes_back_with_the_question_is_asked_again(back: int, as
     assert (one.asked, one.sent) == (asked, sent)
 
 
+class Silent(Away):
+    """Brokers that answer heartbeats, all of them or not, and list these members."""
+
+    def __init__(self, members: list[str], *, known: bool) -> None:
+        super().__init__(9)
+        self._members, self._known = members, known
+
+    def known_to_all(self) -> bool:
+        return self._known
+
+    async def consumer_ids(self, _group: str, _topic: str) -> list[str]:
+        return self._members
+
+
+@pytest.mark.parametrize(
+    ("members", "known", "unlisted"),
+    [([], True, True), (["other"], True, True), (["me", "other"], True, False), ([], False, False)],
+)
+def test_a_broker_that_has_our_heartbeat_and_does_not_list_us_is_told_of(
+    members: list[str], *, known: bool, unlisted: bool
+) -> None:
+    one = Silent(members, known=known)
+    settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None)
+    look_ups = LookUps(cast("Cluster", Routes()), cast("Operations", one), cast("Heartbeats", one), settings, "me")
+    found = asyncio.run(look_ups.assignment(TOPIC))
+    assert (found.members, found.unlisted) == (members, unlisted)
+
+
 @pytest.mark.parametrize("notices", [10, 1_000])
 def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., Bench], notices: int) -> None:
     """50 members join, and each of 20 brokers says so each time: the look-up comes after the last of them, and after the one

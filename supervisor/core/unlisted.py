@@ -1,0 +1,75 @@
+"""A member that the brokers do not list: they answer its heartbeats with success, and give it nothing.
+
+A broker that may not make groups (autoCreateSubscriptionGroup = false) passes over the heartbeat of a group that it does not
+know, from RocketMQ 5 on (ClientManageProcessor.heartBeat), and its list of members is empty. Nothing is refused, so nothing
+else would say why no queue comes. One look may be a chance: a broker forgets us with the connection. At the second in a row
+it is said once; heartbeats and looks go on every LOOK_AGAIN_S until we are listed, so it begins when the group is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from .actions import Heartbeat
+from .events import Members
+from .state import State
+
+LOOK_AGAIN_S: Final = 5.0
+SAID_AGAIN_S: Final = 600.0
+"""One of several brokers may lack the group, and each look asks another."""
+
+
+class Unlisted:
+    """`look_up` asks for a topic's queues and members."""
+
+    def __init__(self, state: State, look_up: Callable[[str, float], None]) -> None:
+        self._s = state
+        self._look_up = look_up
+        self._topics: dict[str, int] = {}
+        """Whose broker did not list us at the last look, and in how many in a row."""
+        self._said_at = float("-inf")
+        self._armed = False
+
+    def looked_up(self, answer: Members, now: float) -> None:
+        """The answer of one look-up."""
+        if not answer.unlisted:
+            if answer.members:
+                self._topics.pop(answer.topic, None)
+            return
+        if self._s.stopping or answer.topic not in self._s.topics:
+            return
+        looks = self._topics[answer.topic] = self._topics.get(answer.topic, 0) + 1
+        if looks >= 2 and now - self._said_at >= SAID_AGAIN_S:
+            self._said_at = now
+            self._say(answer.topic)
+        self._arm(now)
+
+    def _say(self, topic: str) -> None:
+        group = self._s.config.group
+        reason = (
+            "a broker answers our heartbeats and does not list us as a member of the group, so no queue is ours: it does not"
+            " know the group, and may not make it (autoCreateSubscriptionGroup=false)"
+        )
+        hint = f"`mqadmin updateSubGroup -g {group} -c CLUSTER`; it is looked for every {LOOK_AGAIN_S:g} s"
+        self._s.log("warning", "member_not_listed", topic=topic, group=group, reason=reason, hint=hint)
+
+    @property
+    def topics(self) -> list[str]:
+        """Of which a broker has left us out twice or more."""
+        return sorted(topic for topic, looks in self._topics.items() if looks >= 2 and topic in self._s.topics)
+
+    def _arm(self, now: float) -> None:
+        if not self._armed:
+            self._armed = True
+            self._s.at(now + LOOK_AGAIN_S, self._again)
+
+    def _again(self, now: float) -> None:
+        self._armed = False
+        self._topics = {topic: looks for topic, looks in self._topics.items() if topic in self._s.topics}
+        if self._s.stopping or not self._topics:
+            return
+        self._s.out.append(Heartbeat())
+        for topic in self._topics:
+            self._look_up(topic, now)
+        self._arm(now)  # also where no broker answers this look
