@@ -79,7 +79,7 @@ from .checkups import (
 from .exit_codes import exit_code
 from .stagings import group_home, rows_go_to
 from .surroundings import check_nothing_shadows
-from .unread_queues import cure, unread_retries, unread_words
+from .unread_queues import cure, group_config, unread_retries, unread_words
 from .wording import in_words, is_refusal
 
 TIMEOUT_MS: Final = 3_000
@@ -241,6 +241,9 @@ class Looking:
             own_id=own_client_id(s) if named else "",
             shares_queues=s.consumer.client_rebalance and not is_broadcasting(s),
         )
+        if not is_broadcasting(s):
+            unmade, dropped_at = await self._at_its_brokers()
+            facts = replace(facts, unmade=unmade, dropped_at=dropped_at)
         if not facts.known:
             return facts
         if not is_broadcasting(s):
@@ -257,6 +260,23 @@ class Looking:
         found = differences(ours, there.subscription_table) if len(ours) > 1 else []
         members = tuple(sorted({one.client_id for one in there.connection_set}))
         return replace(facts, members=members, differences=tuple(map(self._access.unwrap, found)))
+
+    async def _at_its_brokers(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Which of them lack the group and may not make it, and which drop what fails in it; none that does not tell."""
+        unmade, dropped_at = list[str](), list[str]()
+        for broker, address in sorted((await self._addresses()).items()):
+            with contextlib.suppress(RocketcrewError):
+                # From RocketMQ 5 on a broker that may make groups makes the one that it is asked about.
+                if not self._known and await may_make_groups(self._cluster, address):
+                    continue
+                try:
+                    if (await group_config(self._cluster, address, self._group)).retry_queue_nums <= 0:
+                        dropped_at.append(broker)
+                except BrokerError as error:
+                    missing = error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+                    if missing and not await may_make_groups(self._cluster, address):
+                        unmade.append(broker)
+        return tuple(unmade), tuple(dropped_at)
 
     async def _unread(self) -> tuple[str, str]:
         """What waits in queues of the retry topic that nobody reads, and what to do; nothing where nobody tells."""
@@ -287,6 +307,12 @@ class Looking:
         clock_ms = broker_clock_ms(table)
         ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
         return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)
+
+
+async def may_make_groups(cluster: Cluster, address: str) -> bool:
+    """Whether the broker makes a group of whatever name consumes. Raises RocketcrewError where it does not say."""
+    answer = await ask(cluster.remoting, address, RequestCode.GET_BROKER_CONFIG, timeout_ms=TIMEOUT_MS)
+    return "autoCreateSubscriptionGroup=false" not in bytes(answer.body).decode("utf-8", "replace").split()
 
 
 def popped_retries(table: Mapping[MessageQueue, OffsetWrapper], group: str) -> dict[str, int]:

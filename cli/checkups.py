@@ -92,6 +92,10 @@ class GroupFacts:
     """By retry topic that members which pop read, what of it no member has had, where ours is to pull."""
     unread: tuple[str, str] = ("", "")
     """What waits in queues of its retry topic that nobody reads, and what to do."""
+    unmade: tuple[str, ...] = ()
+    """Brokers that do not know it, and may not make it."""
+    dropped_at: tuple[str, ...] = ()
+    """Brokers that drop what failed in it: its retryQueueNums is 0 there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,16 +329,27 @@ def _retries(facts: Facts) -> Iterator[Finding]:
             yield _fine(check, f"{topic.name}: {counted(sum(1 for _ in topic.perms), 'broker')}")
 
 
+def _membership(group: GroupFacts) -> Finding:
+    if group.unmade:
+        return Finding(Level.FAULT, "group", f"{group.name} is not known to {', '.join(group.unmade)}, which may not make"
+                       " groups (autoCreateSubscriptionGroup=false): a member would get no queues, and no error",
+                       f"`mqadmin updateSubGroup -g {group.name} -c CLUSTER`")  # fmt: skip
+    if not group.known:
+        return _fine("group", f"{group.name} is new: the brokers know it with its first heartbeat")
+    if not group.members:
+        return _fine("group", f"{group.name} has no members that run")
+    return _fine("group", f"{group.name} has {counted(len(group.members), 'member')}")
+
+
 def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]:
+    if group.dropped_at:
+        yield Finding(Level.WARNING, "retries", f"{group.name} has retryQueueNums 0 on {', '.join(group.dropped_at)}: what is"
+                      " sent back there is answered with success and dropped, so failed messages have no retry and no dead"
+                      " letter", f"`mqadmin updateSubGroup -g {group.name} -q 1 -c CLUSTER`")  # fmt: skip
     if group.unknown:
         yield _fine("group", f"{group.name}: not looked at, {group.unknown}")
         return
-    if not group.known:
-        yield _fine("group", f"{group.name} is new: the brokers know it with its first heartbeat")
-    elif not group.members:
-        yield _fine("group", f"{group.name} has no members that run")
-    else:
-        yield _fine("group", f"{group.name} has {counted(len(group.members), 'member')}")
+    yield _membership(group)
     if not group.own_id:
         yield _fine("client id", "each start makes its own")
     elif group.own_id in group.members:

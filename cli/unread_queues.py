@@ -73,12 +73,17 @@ async def unread_retries(cluster: Cluster, group: str) -> list[QueueLag]:
 async def _retry_queue_nums(cluster: Cluster, broker: str, group: str) -> int:
     """In how many queues the broker puts what fails; 0 where it does not say, as one that does not know the request."""
     address = await cluster.address_of(MessageQueue(RETRY_PREFIX + group, broker, 0))
-    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
     try:
-        answer = await ask(cluster.remoting, address, code, GroupName(group), timeout_ms=BOUND_TIMEOUT_MS)
+        return (await group_config(cluster, address, group)).retry_queue_nums
     except BrokerError:
         return 0
-    return SubscriptionGroupConfig.decode(answer.body).retry_queue_nums
+
+
+async def group_config(cluster: Cluster, address: str, group: str) -> SubscriptionGroupConfig:
+    """What a broker knows of a group, from RocketMQ 5 on; one that may make groups makes it. Raises RocketcrewError."""
+    code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+    answer = await ask(cluster.remoting, address, code, GroupName(group), timeout_ms=BOUND_TIMEOUT_MS)
+    return SubscriptionGroupConfig.decode(answer.body)
 
 
 def unread_words(unread: Sequence[QueueLag]) -> str:

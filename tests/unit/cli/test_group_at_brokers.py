@@ -1,0 +1,67 @@
+"""What `doctor` finds out of the group's settings at its brokers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from rocketcrew.broker.config import BrokerConfig
+from rocketcrew.broker.server import EmbeddedBroker
+from rocketcrew.cli.checkup_facts import Looking
+from rocketcrew.cli.checkups import Facts, Finding, Level, findings
+from rocketcrew.client.admin import Admin
+from rocketcrew.client.opening import open_cluster
+from rocketcrew.conf.settings import load
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.supervisor.member.access import access_of
+
+
+def found(group: SubscriptionGroupConfig | None, *, makes: bool, retry_topic: bool) -> list[Finding]:
+    async def look() -> list[Finding]:
+        config = BrokerConfig(auto_create_group=makes)
+        async with EmbeddedBroker(config=config) as broker, open_cluster(broker.name_server) as cluster:
+            admin, named = Admin(cluster), list[str]()
+            for topic in ("orders", *(["%RETRY%g"] if retry_topic else [])):
+                await admin.create_topic(broker.address, TopicConfig(topic))
+            if group is not None:
+                await admin.create_group(broker.address, group)
+            broker.intercepts.append(
+                lambda command: (
+                    named.append(command.fields["group"])
+                    if command.code == RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
+                    else None
+                )
+            )
+            told = {"cluster.name_servers": broker.name_server, "consumer.group": "g", "consumer.topics": "orders"}
+            settings = load(told, {}, None)
+            facts = await Looking(cluster, access_of(settings), settings).into(Facts())
+            assert retry_topic or not makes or not named, "a broker may make the group that it is asked about"
+            return [one for one in findings(facts) if one.check in ("group", "retries") and one.level is not Level.FINE]
+
+    return asyncio.run(look())
+
+
+@pytest.mark.parametrize("retry_topic", [False, True])
+def test_a_group_that_the_broker_may_not_make_is_a_fault(retry_topic: bool) -> None:
+    (one,) = found(None, makes=False, retry_topic=retry_topic)
+    assert (one.level, one.check) == (Level.FAULT, "group")
+    assert one.found.startswith(
+        "g is not known to embedded, which may not make groups (autoCreateSubscriptionGroup=false)"
+    )
+    assert one.todo == "`mqadmin updateSubGroup -g g -c CLUSTER`"
+
+
+@pytest.mark.parametrize("retry_topic", [False, True])
+@pytest.mark.parametrize("makes", [False, True])
+def test_one_that_is_there_or_is_made_is_fine(*, makes: bool, retry_topic: bool) -> None:
+    assert found(SubscriptionGroupConfig("g"), makes=makes, retry_topic=retry_topic) == []
+    assert not makes or found(None, makes=makes, retry_topic=retry_topic) == []
+
+
+def test_a_group_whose_failed_messages_are_dropped_is_warned_of() -> None:
+    (one,) = found(SubscriptionGroupConfig("g", retry_queue_nums=0), makes=True, retry_topic=True)
+    assert (one.level, one.check) == (Level.WARNING, "retries")
+    assert one.found.startswith("g has retryQueueNums 0 on embedded")
+    assert one.todo == "`mqadmin updateSubGroup -g g -q 1 -c CLUSTER`"
