@@ -27,7 +27,7 @@ from multiprocess import forkserver
 from ..client.clock import wall_ms
 from ..client.logs import get_logger, keep_configuration
 from ..client.spans import flush_providers, span_api
-from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FINE, EXIT_HANDLER
+from ..conf.exit_codes import EXIT_DESCRIPTORS, EXIT_FAILURE, EXIT_FINE, EXIT_HANDLER
 from ..conf.logging import log_of, set_up
 from ..conf.segment_format import READY_DIR
 from ..conf.units import NS_PER_MS
@@ -43,6 +43,7 @@ from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .descriptors import SpareDescriptor
+from .ending import cut_off_late, end_as_python
 from .inferring import INFER, Inferring, declared_columns
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, load
@@ -104,15 +105,19 @@ def worker_main(boot: WorkerBoot) -> int:
     keep_configuration()  # before any code of the handler's, which may configure structlog for its own
     log = get_logger("rocketcrew.worker")
     link = WorkerLink(boot.link, boot.transport)
+    code = EXIT_FAILURE
     try:
-        return run_worker_on(boot, link, log)
+        code = run_worker_on(boot, link, log)
     except LinkClosedError as error:
         log.info("worker_leaves", reason=str(error))
-        return EXIT_FINE
+        code = EXIT_FINE
     finally:
         flush_providers()
         if boot.sentry is not None:
             flush_sentry()
+        cut_off_late(code, log)
+    end_as_python()
+    return code
 
 
 def run_worker_on(boot: WorkerBoot, link: WorkerLink, log: Any) -> int:

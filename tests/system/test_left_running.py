@@ -1,0 +1,137 @@
+"""Threads, pools and children that a handler has left running when its worker ends: as Python ends them, but in time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rocketcrew.conf.exit_codes import EXIT_FINE, EXIT_HANDLER
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from worker_crew import WorkerCrew, crew, make_crew, wait_gone
+
+__all__ = ["crew", "make_crew"]
+
+HANDLERS = """
+import multiprocessing, signal, threading, time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from rocketcrew.workers.api import handler
+
+FOREVER = 1_000
+kept = []
+fork = multiprocessing.get_context("fork")
+at_import = fork.Process(target=time.sleep, args=(FOREVER,), daemon=True)
+at_import.start()
+
+def daemon(target):
+    child = fork.Process(target=target, daemon=True)
+    child.start()
+    return child.pid
+
+def thread(message):
+    threading.Thread(target=time.sleep, args=(FOREVER,), name="shop").start()
+    pool = ThreadPoolExecutor(1, thread_name_prefix="pool")
+    pool.submit(time.sleep, FOREVER)
+    kept.append(pool)
+    return {"a": at_import.pid}
+
+def busy_processes(message):
+    pool = ProcessPoolExecutor(1, fork)
+    pool.submit(time.sleep, FOREVER)
+    kept.append(pool)
+    return {"a": next(iter(pool._processes))}
+
+def idle(message):
+    kept.append(ThreadPoolExecutor(1))
+    kept[-1].submit(int).result()
+    kept.append(ProcessPoolExecutor(1, fork))
+    kept[-1].submit(int).result()
+    kept.append(fork.Pool(1))
+    return {"a": daemon(ends_by_term)}
+
+def ends_by_term():
+    time.sleep(FOREVER)
+
+def ignores_term(message):
+    return {"a": daemon(deaf)}
+
+def deaf():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    time.sleep(FOREVER)
+
+def fails():
+    threading.Thread(target=time.sleep, args=(FOREVER,), name="set-up").start()
+    raise ValueError
+
+@handler(setup=fails)
+def never(message):
+    pass
+"""
+
+
+Run = Callable[[str], tuple[int, list[dict[str, Any]]]]
+
+
+@pytest.fixture
+def run(crew: WorkerCrew, tmp_path: Path) -> Run:
+    """Has a worker handle a message by a handler and stop: what it says of what is left, and its row's number."""
+    (tmp_path / "lingering.py").write_text(HANDLERS)
+
+    def handled(name: str) -> tuple[int, list[dict[str, Any]]]:
+        log_file = tmp_path / f"{name}.log"
+        worker = crew.start(f"lingering:{name}", log_file=str(log_file), log_format="json", log_level="info")
+        worker.ready()
+        crew.chunk(worker, 1, [b"x"])
+        worker.until_done(1)
+        assert worker.stop() == EXIT_FINE
+        lines = [json.loads(line) for line in log_file.read_text().splitlines()]
+        return crew.table()[0], [line for line in lines if line["event"] == "threads_left"]
+
+    return handled
+
+
+def test_threads_that_never_end_are_cut_off_and_named(run: Run) -> None:
+    pid, [line] = run("thread")
+    assert (line["threads"], line["processes"]) == (["shop", "pool_0"], [])
+    assert psutil.pid_exists(pid), "the child of the forkserver is not the worker's to end"
+
+
+def test_processes_of_an_executor_at_work_end_with_the_worker(
+    run: Run,
+) -> None:
+    pid, [line] = run("busy_processes")
+    assert len(line["threads"]) == 1
+    wait_gone_if_there(pid)
+
+
+def test_idle_pools_and_daemonic_children_end_without_a_word(
+    run: Run,
+) -> None:
+    pid, lines = run("idle")
+    assert not lines
+    wait_gone_if_there(pid)
+
+
+def test_a_daemonic_child_that_ignores_term_is_killed(
+    run: Run,
+) -> None:
+    pid, [line] = run("ignores_term")
+    assert (line["threads"], len(line["processes"])) == ([], 1)
+    wait_gone_if_there(pid)
+
+
+def test_a_boot_that_has_failed_ends_too(crew: WorkerCrew, tmp_path: Path) -> None:
+    (tmp_path / "lingering.py").write_text(HANDLERS)
+    assert crew.start("lingering:never").process.wait(20_000) == EXIT_HANDLER
+
+
+def wait_gone_if_there(pid: int) -> None:
+    if psutil.pid_exists(pid):
+        wait_gone([psutil.Process(pid)])
