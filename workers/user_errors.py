@@ -10,12 +10,16 @@ An error may also be one object that is raised for many messages (`GIVE_UP = Ret
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
+import sysconfig
+import textwrap
 import traceback
 from bdb import BdbQuit
 from collections import deque
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, cast
@@ -28,6 +32,8 @@ from .failures import DEAD_LETTER_LEVEL, Cause, Failure, asked
 from .packets import clip
 
 TRACEBACK_FRAMES_MAX: Final = 30
+LEAVES_MAX: Final = 3
+"""Errors of a group whose traceback is told, in MESSAGE_CHARS_MAX together."""
 RELATED_MAX: Final = 100
 """Errors that one came from, or that are in its group, of which older raises are forgotten."""
 NO_TERMINAL: Final = (
@@ -41,6 +47,12 @@ FRAMES_CHARS_MAX: Final = 10_000
 """Of its frames, from the innermost one."""
 # Not resolved: in a checkout the rooms are links, and the folder behind them holds tests and examples too.
 _OWN_FOLDER: Final = str(Path(__file__).parent.parent) + os.sep
+_INSTALLED: Final = tuple(f"{os.sep}{name}{os.sep}" for name in ("site-packages", "dist-packages"))
+_STANDARD: Final = frozenset(
+    folder + os.sep for folder in (os.path.dirname(os.__file__), *map(sysconfig.get_path, ("stdlib", "platstdlib")))
+)
+FILES_MAX: Final = 1_000
+"""Of which it is remembered where they lie."""
 
 
 _ASKED: Final[tuple[tuple[tuple[type[BaseException], ...], str, Rule], ...]] = (
@@ -56,23 +68,64 @@ class CallTimedOutError(Exception):
 
 
 def describe_error(error: BaseException) -> str:
-    """`TypeName: message (file:line)` of the innermost frame that is the user's, for logs and failure texts."""
+    """`TypeName: message (file:line)`, for logs and failure texts. A group is followed by the first error in it.
+    The place is the user's, followed by that of the library that raised the error there."""
     keep_last_raise(error)
-    text, told = _in_short(error), _told_of(error)
+    first = next(_leaves(error), error)
+    texts = [_in_short(error)] if first is error else [_in_short(error), _in_short(first)]
+    place = _told_place(first) or _told_place(error)
+    return ": ".join(texts) + (f" ({place})" if place else "")
+
+
+def _told_place(error: BaseException) -> str:
+    told = _told_of(error)
     place = _place(error) if told is None else told.place
-    if not place:
-        return text
-    if told is not None and told.first != place:  # that of a future, say, has lost why it is there
-        place = f"{place}, first raised at {told.first}"
-    return f"{text} ({place})"
+    if place and told is not None and told.first != place:  # that of a future, say, has lost why it is there
+        return f"{place}, first raised at {told.first}"
+    return place
 
 
 def _place(error: BaseException) -> str:
-    """`file:line` of the innermost frame that is the user's; empty where there is none."""
-    entries = _user_entries(_trace(error))
+    """`file:line` of the innermost frame that is the user's own, `, in file:line` of the innermost one where that is a
+    library's; empty where there is none."""
+    entries = [entry for entry in _entries(_trace(error)) if _is_user_s(entry)]
     if _is_quit(error):
         entries = [entry for entry in entries if os.path.basename(_file(entry)) not in ("bdb.py", "pdb.py")]
-    return f"{os.path.basename(_file(entries[-1]))}:{entries[-1].tb_lineno}" if entries else ""
+    if not entries:
+        return ""
+    begin = _library(_file(entries[0]))  # where the handler is installed too, what lies beside it is the user's own
+    own = next((entry for entry in reversed(entries) if _library(_file(entry)) in ("", begin)), entries[-1])
+    return _line_of(own) if own is entries[-1] else f"{_line_of(own)}, in {_line_of(entries[-1])}"
+
+
+def _line_of(entry: TracebackType) -> str:
+    return f"{os.path.basename(_file(entry))}:{entry.tb_lineno}"
+
+
+@functools.lru_cache(maxsize=FILES_MAX)
+def _library(file: str) -> str:
+    """The folder of the installed package that it is of, the standard library's, the name of generated code; empty for any
+    other file."""
+    if file.startswith("<"):
+        return file
+    for installed in _INSTALLED:
+        before, found, inside = file.rpartition(installed)
+        if found:
+            return before + found + inside.partition(os.sep)[0]
+    return next((folder for folder in _STANDARD if file.startswith(folder)), "")
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    """What a group has, in its order, or the error itself; of RELATED_MAX errors at most."""
+    left = [error]
+    for _ in range(RELATED_MAX):
+        if not left:
+            return
+        found = left.pop()
+        if issubclass(type(found), BaseExceptionGroup):
+            left += reversed(BaseExceptionGroup.__dict__["exceptions"].__get__(found))
+        else:
+            yield found
 
 
 def _in_short(error: BaseException) -> str:
@@ -126,21 +179,30 @@ def _is_user_s(entry: TracebackType) -> bool:
     return not file.startswith(("<frozen ", _OWN_FOLDER)) and "/importlib/" not in file
 
 
-def _user_entries(trace: TracebackType | None) -> list[TracebackType]:
-    """The user's entries of `trace`, the innermost TRACEBACK_FRAMES_MAX, outermost first."""
-    found: deque[TracebackType] = deque(maxlen=TRACEBACK_FRAMES_MAX)
+def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
     while trace is not None:
-        if _is_user_s(trace):
-            found.append(trace)
+        yield trace
         trace = trace.tb_next
-    return list(found)
 
 
 def user_traceback(error: BaseException) -> str:
-    """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself."""
+    """Traceback text of the user's frames (the innermost TRACEBACK_FRAMES_MAX) and the error itself. After that of a group
+    those of what is in it, the first LEAVES_MAX."""
+    text = _traceback(error)
+    if not issubclass(type(error), BaseExceptionGroup):
+        return text
+    leaves = "".join(
+        f"  +---------------- {number} ----------------\n{textwrap.indent(_traceback(leaf), '  | ')}"
+        for number, leaf in enumerate(islice(_leaves(error), LEAVES_MAX), 1)
+    )
+    return text + _shortened(leaves)
+
+
+def _traceback(error: BaseException) -> str:
     trace: TracebackType | None = None
     with contextlib.suppress(BaseException):  # generated code may have no positions, and the code of a loader runs
-        for entry in reversed(_user_entries(_trace(error))):  # to look up the lines of all entries takes long
+        entries = deque((entry for entry in _entries(_trace(error)) if _is_user_s(entry)), maxlen=TRACEBACK_FRAMES_MAX)
+        for entry in reversed(entries):  # to look up the lines of all entries takes long
             trace = TracebackType(trace, entry.tb_frame, entry.tb_lasti, entry.tb_lineno)
         if frames := traceback.format_list(traceback.extract_tb(trace)):
             return f"Traceback (most recent call last):\n{_innermost(frames)}{_last_lines(error)}"

@@ -206,7 +206,8 @@ def test_where_it_was_raised_first_is_told_once_that_is_cut_off() -> None:
     first = f"{Path(__file__).name}:{line}"
     assert told[0] == f"KeyError: 'weights' ({first})"
     assert told[1] == told[2]
-    assert re.fullmatch(rf"KeyError: 'weights' \(_base\.py:\d+, first raised at {re.escape(first)}\)", told[1])
+    asked = rf"{re.escape(Path(__file__).name)}:{line + 6}, in _base\.py:\d+"
+    assert re.fullmatch(rf"KeyError: 'weights' \({asked}, first raised at {re.escape(first)}\)", told[1])
 
 
 def test_where_it_is_raised_each_time_is_told_once() -> None:
