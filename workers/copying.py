@@ -60,6 +60,10 @@ _EMPTY_OF: Final = frozenset({"builtins", "collections", "array", "numpy", "pand
 """Of what these define something empty has no rows. Of a class of the user's it may be a row all the same."""
 
 
+ENDLESS: Final = "a value that contains itself, or is nested too deeply"
+"""What Python has a RecursionError for, which says nothing of a row."""
+
+
 class RowError(RocketcrewError):
     """A handler returned something that is no row, or a row that does not fit the columns."""
 
@@ -68,6 +72,26 @@ def refused(words: str, error: Exception | None) -> RowError:
     """For rows that could not be converted, by `error`: `words` say why, unless memory was short, for which no value is at
     fault."""
     return RowError("not enough memory to convert its rows" if isinstance(error, MemoryError) else words)
+
+
+def endless(row: object, copy: Callable[[Any], object]) -> RowError:
+    """For a row of which `copy` has raised a RecursionError: with the column, where that is known by now."""
+    given: Any = row
+    values: dict[Any, Any] = {}
+    if issubclass(type(row), tuple) and given:  # with its message
+        given = given[-1]
+    if issubclass(type(given), dict):
+        values = given
+    elif dataclasses.is_dataclass(given):
+        values = {field.name: getattr(given, field.name, None) for field in dataclasses.fields(given)}
+    for name, value in values.items():
+        try:
+            copy(value)
+        except RecursionError:
+            return RowError(f'column "{name}": {ENDLESS}')
+        except Exception:  # noqa: BLE001, S112  its row has failed already, for another value
+            continue
+    return RowError(f"the row has {ENDLESS}")
 
 
 class UnknownValueError(Exception):
@@ -242,7 +266,14 @@ def _copied_view(view: memoryview) -> Any:
 
 def listed(rows: Iterable[Any]) -> list[Any]:
     """The rows, each as it was when it was given: a copy where the handler may fill the same memory again."""
-    return list(rows if holds_all(rows) else map(_as_it_is, to_the_end(rows)))
+    return list(rows if holds_all(rows) else map(_row_as_it_is, to_the_end(rows)))
+
+
+def _row_as_it_is(row: Any) -> Any:
+    try:
+        return _as_it_is(row)
+    except RecursionError as error:
+        raise endless(row, _as_it_is) from error
 
 
 def _as_it_is(row: Any) -> Any:
@@ -266,7 +297,7 @@ def _as_it_is(row: Any) -> Any:
         if dataclasses.is_dataclass(row) and not isinstance(row, type):
             return _copied_instance(row)
         return copy.deepcopy(row)
-    except RowError:
+    except (RowError, RecursionError):
         raise
     except Exception as error:
         name = type(row).__name__

@@ -32,7 +32,7 @@ from .array_faults import (
     makes_other_decimals,
     null_in,
 )
-from .copying import NONE_TYPE, UnknownValueError, as_dicts, copier, lasting, plain, refused
+from .copying import ENDLESS, NONE_TYPE, UnknownValueError, as_dicts, copier, endless, lasting, plain, refused
 from .copying import RowError as RowError  # noqa: PLC0414  to be imported from here
 from .ddl import fields_of, to_ddl
 from .losses import check_cast, check_of
@@ -155,6 +155,8 @@ class Columns:
             return self._values_of_dict(plain(row))
         except AttributeError as error:
             raise _unset(error) from error
+        except RecursionError as error:
+            raise endless(row, plain) from error
 
     def _attributes(self, row: object) -> tuple[Any, ...]:
         try:
@@ -226,13 +228,17 @@ class Columns:
             return None
 
     def taken(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The values with a copy of each that can be changed. Raises UnknownValueError."""
+        """The values with a copy of each that can be changed. Raises UnknownValueError, RowError."""
         found: list[Any] | None = None
         for place, types, copy in self._mutable:
             column = values[place :: self.width]
             if not types.issuperset(map(type, column)):
                 found = list(values) if found is None else found
-                found[place :: self.width] = [value if value.__class__ in types else copy(value) for value in column]
+                try:
+                    copied = [value if value.__class__ in types else copy(value) for value in column]
+                except RecursionError as error:
+                    raise self._misfit(place, ENDLESS, error) from error
+                found[place :: self.width] = copied
         return values if found is None else tuple(found)
 
     def _taken_or_none(self, values: tuple[Any, ...]) -> tuple[Any, ...] | None:
@@ -319,6 +325,8 @@ class Columns:
         """What is wrong with a column that raised an error, as far as its values tell; what they run may raise again."""
         if isinstance(error, LossError):
             return self._misfit(number, str(error))
+        if isinstance(error, RecursionError):
+            return self._misfit(number, ENDLESS)
         words = ""
         try:
             words = reason(column, self._fields[number].type, check_of) or str(error)

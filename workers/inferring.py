@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +19,7 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import UsageError
-from .copying import listed, refused
+from .copying import ENDLESS, listed, refused
 from .ddl import as_schema, fields_of, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
@@ -26,6 +27,8 @@ from .misfits import CONVERSION_ERRORS
 pa: Any = pyarrow
 
 INFER: Final = "infer"
+NESTED_MAX: Final = 100
+"""Lists and dicts in each other, of values whose type is to be found: of one that contains itself, Arrow ends the process."""
 
 
 def declared_columns(setting: str, own: object, file: Path | None) -> object:
@@ -122,18 +125,33 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
     for name in dict.fromkeys(name for row in dicts for name in row):
         if not isinstance(name, str):
             raise RowError(f"a column's name is a string, not {name!r}: return {{{str(name)!r}: …}}")
-        values = [row.get(name) for row in dicts]
-        try:
-            kind: Any = pa.array(values).type
-        except CONVERSION_ERRORS as error:
-            words = f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
-            raise refused(words, error) from None
-        if kind == pa.null():
-            raise RowError(
-                f'column "{name}" is null in the first rows, so its type cannot be inferred: declare results.schema'
-            )
-        fields.append(pa.field(name, kind))
+        fields.append(pa.field(name, _kind_of(name, [row.get(name) for row in dicts])))
     return as_schema(pa.schema(fields))
+
+
+def _kind_of(name: str, values: list[Any]) -> Any:
+    """The type of a column by its values. Raises RowError."""
+    if any(_is_deeper(value, NESTED_MAX) for value in values):
+        raise RowError(f'column "{name}": {ENDLESS}')
+    try:
+        kind: Any = pa.array(values).type
+    except CONVERSION_ERRORS as error:
+        words = f'the type of column "{name}" cannot be inferred ({error}): declare results.schema'
+        raise refused(words, error) from None
+    if kind == pa.null():
+        raise RowError(
+            f'column "{name}" is null in the first rows, so its type cannot be inferred: declare results.schema'
+        )
+    return kind
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    parts = value
+    if issubclass(type(value), dict):
+        parts = value.values()
+    elif not issubclass(type(value), list | tuple | deque):
+        return False
+    return not levels or any(_is_deeper(part, levels - 1) for part in parts)
 
 
 def _plain(field: Any) -> Any:
