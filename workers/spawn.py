@@ -35,7 +35,7 @@ from multiprocess.forkserver import ForkServer, read_signed
 from multiprocess.process import BaseProcess, current_process
 from multiprocess.resource_tracker import ensure_running as ensure_tracker
 
-from ..conf.exit_codes import EXIT_HANDLER
+from ..conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from ..conf.held_signals import held
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
@@ -218,10 +218,17 @@ class _Server(ForkServer):
         if end is None:
             return None
         if end.si_code == os.CLD_EXITED:
+            text, module = (
+                f"it ended with exit code {end.si_status}",
+                "The handler's module may have ended it (os._exit)",
+            )
+            if end.si_status == EXIT_FAILURE:  # by an error for which the system had nothing to give
+                return _ServerEnd(text)
             if end.si_status != EXIT_HANDLER:
-                return _ServerEnd(f"it ended with exit code {end.si_status}")
-            changed = "The handler's module may have changed what others use too (socket, os, builtins)"
-            return _ServerEnd(f"it ended by an error. {changed}", by_module=True)
+                return _ServerEnd(f"{text}. {module}, or a library of its")
+            return _ServerEnd(
+                f"{text}. {module}, or changed what others use too (socket, os, builtins)", by_module=True
+            )
         text = f"it was ended by signal {end.si_status} ({signal.strsignal(end.si_status)})"
         if end.si_status in CRASHES:
             return _ServerEnd(f"{text}. The handler's module may have crashed it", by_module=True)

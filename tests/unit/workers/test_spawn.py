@@ -279,7 +279,10 @@ except (OSError, EOFError) as error:
     failed = forkserver._failed("w.1", error)
     print(json.dumps([failed.by_handler, str(failed)]))
 """
-CHANGED = "it ended by an error. The handler's module may have changed what others use too (socket, os, builtins)"
+CHANGED = (
+    "it ended with exit code 4. The handler's module may have ended it (os._exit), or changed what others use too"
+    " (socket, os, builtins)"
+)
 BUSY = "import os\ndef none(): raise BlockingIOError(11, 'no processes')\nos.fork = none"
 
 
@@ -290,7 +293,7 @@ BUSY = "import os\ndef none(): raise BlockingIOError(11, 'no processes')\nos.for
         ("import socket\ndef none(*a, **k): raise OSError('no network in tests')\nsocket.socket = none", True, CHANGED),
         (BUSY, False, "exit code 1; what it"),
         ("import os\ndef none(): raise MemoryError\nos.fork = none", False, "exit code 1; what it"),
-        ("import os\nos._exit(7)", False, "exit code 7; what it"),
+        ("import os\nos._exit(7)", False, "exit code 7. The handler's module may have ended it (os._exit), or a"),
         ("import os\nos.kill(os.getpid(), 9)", False, "signal 9 (Killed). Lack of memory may do that; what it"),
         ("import os\nos.kill(os.getpid(), 11)", True, "signal 11 (Segmentation fault). The handler's module may have"),
     ],
