@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 COLUMNS_MAX: Final = 2_000
 DEPTH_MAX: Final = 20
+TypeOf = Callable[[str], Any]
+"""The Arrow type of the field of that name."""
 
 _SIMPLE: Final[dict[str, Callable[[], pa.DataType]]] = {
     "boolean": pa.bool_,
@@ -91,6 +93,11 @@ def as_schema(declared: object) -> pa.Schema:
     if isinstance(declared, type) and dataclasses.is_dataclass(declared):
         return checked(pa.schema(_dataclass_fields(declared, 0)))
     raise UsageError(f"schema: {declared!r} is neither DDL text nor a pyarrow schema nor a dataclass")
+
+
+def as_schema_with(declared: type[Any], undeclared: TypeOf) -> pa.Schema:
+    """As `as_schema` of a dataclass, with the types of the fields whose annotations are none, as a bare `list`."""
+    return as_schema(pa.schema(_dataclass_fields(declared, 0, undeclared)))
 
 
 def fields_of(kind: Any) -> list[Field]:
@@ -296,17 +303,24 @@ _PYTHON_TYPES: Final[dict[object, pa.DataType]] = {
 }
 
 
-def _dataclass_fields(declared: type[Any], depth: int) -> list[Field]:
+def _dataclass_fields(declared: type[Any], depth: int, undeclared: TypeOf | None = None) -> list[Field]:
+    """`undeclared` gives the type of a field whose annotation is none."""
     if depth > DEPTH_MAX:
         raise UsageError(f"schema: dataclass {declared.__name__} is nested deeper than {DEPTH_MAX}")
     try:
         hints = typing.get_type_hints(declared)
     except Exception as error:
         raise UsageError(f"schema: the annotations of {declared.__name__} cannot be resolved: {error}") from error
-    return [
-        pa.field(field.name, _python_type(hints[field.name], f"{declared.__name__}.{field.name}", depth))
-        for field in dataclasses.fields(declared)
-    ]
+    fields: list[Field] = []
+    for field in dataclasses.fields(declared):
+        try:
+            kind: Any = _python_type(hints[field.name], f"{declared.__name__}.{field.name}", depth)
+        except UsageError:
+            if undeclared is None:
+                raise
+            kind = undeclared(field.name)
+        fields.append(pa.field(field.name, kind))
+    return fields
 
 
 def _python_type(hint: Any, path: str, depth: int) -> pa.DataType:

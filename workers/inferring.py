@@ -19,8 +19,8 @@ from typing import Any, Final
 import pyarrow
 
 from ..remoting.errors import UsageError
-from .copying import ENDLESS, listed, refused
-from .ddl import as_schema, fields_of, parse_ddl, to_ddl
+from .copying import ENDLESS, listed, plain, refused
+from .ddl import as_schema, as_schema_with, fields_of, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
 
@@ -111,13 +111,16 @@ def as_rows(result: object) -> list[Any] | None:
 
 
 def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
-    """The columns of rows: an Arrow batch's or a dataclass's own, else by the values. Raises UsageError, RowError."""
+    """The columns of rows: an Arrow batch's or a dataclass's own, else by the values, as those of its fields whose annotation
+    does not say what is in them. Raises UsageError, RowError."""
     first: Any = rows[0]
     if isinstance(first, pa.RecordBatch | pa.Table):
         return as_schema(pa.schema([_plain(field) for field in first.schema]))
     if _is_dataclass(first):
-        kind_of_row: Any = first.__class__
-        return as_schema(kind_of_row)
+        alike = [row for row in rows if row.__class__ is first.__class__]
+        return as_schema_with(
+            first.__class__, lambda name: _kind_of(name, [plain(getattr(row, name, None)) for row in alike])
+        )
     dicts: list[dict[Any, Any]] = [row for row in rows if isinstance(row, dict)]
     if not dicts:
         raise NoRowError(first)

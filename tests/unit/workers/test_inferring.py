@@ -28,6 +28,14 @@ class Line:
     line: int | None
 
 
+@dataclasses.dataclass
+class Loose:
+    n: int
+    tags: list  # type: ignore[type-arg]  # pyright: ignore[reportMissingTypeArgument]
+    lines: tuple  # type: ignore[type-arg]  # pyright: ignore[reportMissingTypeArgument]
+    any: Any = None
+
+
 @pytest.mark.parametrize(
     ("rows", "columns"),
     [
@@ -35,6 +43,10 @@ class Line:
         ([{"a": None}, {"a": [1, 2], "late": "x"}], "a array<bigint>, late string"),
         ([{"at": datetime(2026, 1, 1, tzinfo=UTC), "s": {"x": 1}}], "at timestamp, s struct<x: bigint>"),
         ([Line("m", None)], "module string, line bigint"),
+        (
+            [Loose(1, [], ()), Loose(2, ["x"], (Line("m", 1),), 1.5)],
+            "n bigint, tags array<string>, lines array<struct<module: string, line: bigint>>, any double",
+        ),
         ([pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int16())})], "n smallint"),
         ([pa.table({"c": pa.array(["x"]).dictionary_encode()})], "c string"),  # a category of pandas
         (
@@ -57,6 +69,7 @@ def test_columns_of_rows(rows: list[Any], columns: str) -> None:
         ([{"a": None}], 'column "a" is null in the first rows'),
         ([{"a": 1}, {"a": "x"}], 'the type of column "a" cannot be inferred'),
         ([7], "not int"),
+        ([Loose(1, ["x"], ("y",))], 'column "any" is null in the first rows'),
         ([{1: 2}], "a column's name is a string, not 1"),
     ],
 )
