@@ -31,7 +31,7 @@ from ..durable.mounts import boot_id
 from ..remoting.errors import RocketcrewError, UsageError
 from .refused_folders import refuse_foreign, refuse_half_converted, refuse_other_name
 from .storage import StorageError
-from .syncing import FILE_MODE, PREVIOUS, UNFINISHED, DiskCalls, Syncer, taken_bytes
+from .syncing import FILE_MODE, PREVIOUS, DiskCalls, Syncer, taken_bytes
 
 OPEN_FILES_MAX = 256  # descriptors kept open; a broker with more queues than that reopens the rarely used ones
 AHEAD_BYTES = 1 << 20  # 800 messages of 1 KiB; one sync in so many is a longer one
@@ -441,14 +441,6 @@ def _made(folder: Path, calls: DiskCalls) -> list[str]:
         return calls.make_folder(folder)
 
 
-def _sweep(folder: Path, calls: DiskCalls) -> None:
-    """Remove what a process that was killed had not written to the end. Only with the lock."""
-    for path in folder.glob(f"*{UNFINISHED}"):
-        if path.with_suffix("").suffix[1:].isdigit():
-            with contextlib.suppress(OSError):
-                calls.unlink(str(path))
-
-
 class DiskStorage:
     """Storage in one folder, locked by flock for as long as this object lives."""
 
@@ -485,7 +477,7 @@ class DiskStorage:
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()
-        _sweep(folder / "config", self._calls)
+        self._calls.sweep(folder / "config")
         self._files: dict[str, DiskFile] = {}
         self._plain_dirty: dict[str, None] = {}  # of plain files; only a clean stop waits for those
         self._pool = DescriptorPool(open_files_max, self._calls)
@@ -562,6 +554,12 @@ class DiskStorage:
     def remove(self, name: str) -> None:
         file = self._files.pop(name, None) or DiskFile(self._folder / name, 1, False, self._pool)
         file.remove()
+        self._calls.remove_empty(self._folder, name)
+
+    def remove_empty(self, prefix: str) -> None:
+        for path, _, files in os.walk(self._folder / prefix, topdown=False):
+            if not files and os.path.relpath(path, self._folder) not in self._files:
+                self._calls.remove_empty(self._folder, os.path.join(path, ""))
 
     def load(self, table: str) -> bytes | None:
         pending = self.syncer.pending_table(str(self._folder / table))
@@ -626,6 +624,7 @@ class DiskStorage:
         try:
             self._calls.make_folder(place.parent)
             self._calls.rename(str(self._folder / name), str(place))
+            self._calls.remove_empty(self._folder, name)
         except OSError as error:
             raise StorageError(f"cannot set {self._folder / name} aside: {error.strerror}") from error
         finally:

@@ -6,7 +6,7 @@ disk reads hardly anything of that: the start fails then, and nothing was change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 
 from ..remoting.stored import RECORD_MIN_BYTES
@@ -51,10 +51,11 @@ class Opening:
         self._begin = begin
         self._counts = counts
 
-    def run(self, knows: Callable[[str], bool], removed: Mapping[str, int]) -> Opened:
-        """Open all queues, cut back to the checkpoint. Removes nothing but what is left of `removed` topics. Raises
-        StorageError."""
+    def run(self, knows: Callable[[str], bool], removed: Container[str]) -> Opened:
+        """Open all queues, cut back to the checkpoint. Removes nothing but what is left of `removed` topics, and folders that
+        are empty. Raises StorageError."""
         opened = Opened()
+        self._storage.remove_empty(QUEUES)
         for name in self._storage.names(QUEUES + "/"):
             _, topic, queue_id = name.split("/")
             if knows(topic):

@@ -157,6 +157,10 @@ class Storage(Protocol):
         """Remove the file `name` with all its bytes."""
         ...
 
+    def remove_empty(self, prefix: str) -> None:
+        """Remove what is left below the folder `prefix` of files that are gone."""
+        ...
+
     def load(self, table: str) -> bytes | None:
         """The table's content, None when it was never written."""
         ...
@@ -384,6 +388,9 @@ class MemoryStorage:
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)
+
+    def remove_empty(self, prefix: str) -> None:
+        """Files here have no folders."""
 
     def load(self, table: str) -> bytes | None:
         return self._tables.get(table)

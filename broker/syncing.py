@@ -70,6 +70,22 @@ class DiskCalls(FileCalls):
     def rmdir(self, path: str) -> None:
         os.rmdir(path)
 
+    def sweep(self, folder: Path) -> None:
+        """Remove tables that a process which was killed had not written to the end. Only with the lock."""
+        for path in folder.glob(f"*{UNFINISHED}"):
+            if path.with_suffix("").suffix[1:].isdigit():
+                with contextlib.suppress(OSError):
+                    self.unlink(str(path))
+
+    def remove_empty(self, folder: Path, name: str) -> None:
+        """Remove the folder that `name` is in, a path below `folder`, if nothing is in it; those directly below stay. A power
+        cut may bring it back: the next start removes it again."""
+        above = folder / os.path.dirname(name)
+        if above.parent != folder and above != folder:
+            with contextlib.suppress(OSError):  # also where something is in it
+                if not os.listdir(above):
+                    self.rmdir(str(above))
+
     def fdatasync(self, fd: int) -> None:
         """Bring a file to the disk: its bytes, and where they are."""
         os.fdatasync(fd)
