@@ -16,13 +16,14 @@ from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import loads
 from ..remoting.names import SCHEDULE_TOPIC
 from ..remoting.stored import StoredMessage
-from .checkpoint import REMOVED, all_removed, checkpoint_in, saved_checkpoint
+from .checkpoint import checkpoint_in, saved_checkpoint
 from .consume_queue import ENTRY, ENTRY_BYTES, SEGMENT_BYTES, Entry, entries_end
-from .journal import whole_lines
+from .journal import Journal, whole_lines
 from .log_scan import Kind, LogScan
 from .message_store import LOG
 from .opening import QUEUES, queue_name
 from .readable_log import ReadableLog, UnreadablePlaces
+from .removed_topics import REMOVED, REMOVED_JOURNAL, all_removed
 from .state import DELAYS_TABLE, GROUPS_TABLE, JOURNAL_BYTES, OFFSETS_TABLE, TOPICS_JOURNAL
 from .storage import Storage, StorageError, StoredFile
 from .tags import message_tags_code
@@ -116,7 +117,10 @@ def _removed(storage: Storage) -> dict[str, int]:
     if TOPICS_JOURNAL in storage.names(TOPICS_JOURNAL):  # to open one that is not there would make it
         lines = whole_lines(storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False))
     removals, _ = TopicTable([]).replay(lines)
-    removed, _ = all_removed((storage.load(REMOVED), storage.load_previous(REMOVED)), removals)
+    deletions: list[bytes] = []
+    if REMOVED_JOURNAL in storage.names(REMOVED_JOURNAL):
+        deletions, _ = Journal(storage, REMOVED_JOURNAL, REMOVED).texts()
+    removed, _ = all_removed(storage, deletions, removals)
     return removed
 
 

@@ -1,4 +1,4 @@
-"""The small tables of a store: its checkpoint, and which topics were deleted.
+"""The checkpoint of a store.
 
 `config/checkpoint.json` says up to which position of the log all queues were on the disk, and how many entries each had
 there. `checkpoint` says the same to a genuine broker in its own words: store times of 8 bytes each (ST/StoreCheckpoint.java).
@@ -7,14 +7,12 @@ there. `checkpoint` says the same to a genuine broker in its own words: store ti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from struct import Struct
 
 from .storage import Storage
 
 CHECKPOINT = "config/checkpoint.json"
 CHECKPOINT_OF_GENUINE = "checkpoint"
-REMOVED = "config/removedTopics.json"
 GENUINE_BYTES = 4_096
 _TIMES = Struct(">qqq")  # of the newest record in the log, in the queues, in whole index files
 
@@ -67,18 +65,3 @@ def indexed_in(text: bytes | None) -> tuple[int, int]:
         return int(last), int(end)
     except (ValueError, KeyError, TypeError):
         return -1, 0
-
-
-def removed_topics(text: bytes | None) -> dict[str, int] | None:
-    """Deleted topics and where the log ended then; None when nobody knows."""
-    try:
-        return {str(topic): int(position) for topic, position in json.loads(text or b"").items()}
-    except (ValueError, TypeError, AttributeError):
-        return None
-
-
-def all_removed(saved: Iterable[bytes | None], journal: Mapping[str, int]) -> tuple[dict[str, int], bool]:
-    """Deleted topics by the first table that can be read and by the topics' journal, and whether there was such a table."""
-    tables = [table for table in map(removed_topics, saved) if table is not None]
-    removed = tables[0] if tables else {}
-    return removed | {topic: max(at, removed.get(topic, 0)) for topic, at in journal.items()}, bool(tables)

@@ -30,7 +30,6 @@ from pathlib import Path
 from ..durable.files import free_bytes
 from ..remoting.errors import UsageError
 from .checking import check
-from .checkpoint import REMOVED, removed_topics
 from .config import BrokerConfig
 from .core import BrokerCore
 from .disk import DiskStorage
@@ -41,6 +40,7 @@ from .pops import POPS_TABLE
 from .recovery import Key
 from .refused_folders import CONVERTED as DONE
 from .refused_folders import CONVERTING
+from .removed_topics import REMOVED, REMOVED_JOURNAL, removed_in
 from .state import TOPICS_JOURNAL
 from .storage import StorageError, StoredFile
 from .timers import TIMERS_TABLE
@@ -48,7 +48,7 @@ from .timers import TIMERS_TABLE
 BEFORE = ".before-conversion"
 WRITE_BYTES = 1 << 20
 _POSITION = slice(28, 36)  # of a record: its own place in the log
-_KEPT_OUT = (REMOVED, TOPICS_JOURNAL, "config/checkpoint.json")
+_KEPT_OUT = (REMOVED, REMOVED_JOURNAL, TOPICS_JOURNAL, "config/checkpoint.json")
 
 Ends = dict[Key, tuple[int, int]]
 Waiting = tuple[int, int]  # how many timers, and half messages, are open
@@ -231,7 +231,7 @@ def _write(source: DiskStorage, fresh: Path, segment_bytes: int, tables: list[st
         log, old = target.open(LOG, segment_bytes, buffered=False), source.open(LOG, segment_bytes, buffered=False)
         if old.end > old.start:  # above all old positions: none of those names another message now
             log.reset(-(-old.end // segment_bytes) * segment_bytes)
-        removals = sorted((removed_topics(source.load(REMOVED)) or {}).items(), key=lambda item: item[1])
+        removals = sorted((removed_in(source.load(REMOVED)) or {}).items(), key=lambda item: item[1])
         moved: dict[str, int] = {}
         waiting: list[bytes] = []
         position = log.end

@@ -102,7 +102,7 @@ class BrokerCore:
         self._later: list[tuple[int, Call]] = []  # requests that a test holds up: until when
         self._next_flush_ms = now_ms + config.flush_interval_ms
         self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
-        self._checkpoint_due = False
+        self._topics_due = self._checkpoint_due = False
         self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
         self._next_check_ms = now_ms + CHECK_INTERVAL_MS
         self._next_sweep_ms = now_ms + config.hold_sweep_interval_ms
@@ -437,10 +437,13 @@ class BrokerCore:
         try:
             if now_ms >= self._next_offsets_ms:
                 self._next_offsets_ms = now_ms + config.offset_flush_interval_ms
-                state.save_topics()  # also for a genuine broker that opens the store after a kill: it knows no journal
+                self._topics_due = True
                 state.save_tables(self._flushed)
                 state.saved_timers.note(state.written)
                 self._save_delays()
+            if self._topics_due and state.store.removed.are_kept:
+                self._topics_due = False
+                state.save_topics()  # also for a genuine broker that opens the store after a kill: it knows no journal
             if now_ms >= self._next_checkpoint_ms:
                 self._next_checkpoint_ms = now_ms + config.checkpoint_interval_ms
                 self._checkpoint_due = True
@@ -458,6 +461,7 @@ class BrokerCore:
             state.end_journal()
             state.saved_timers.journal.end()
             state.pops.journal.end()
+            state.store.removed.journal.end()
             state.store.end_checkpoint()
             state.store.rebuild_some()
             if now_ms >= self._next_check_ms:
@@ -553,6 +557,7 @@ class BrokerCore:
         state.storage.sync_now()  # the tables must not be ahead of the log
         state.store.flushed_to(state.store.log_end)
         self._flushed = state.written
+        state.store.removed.fold()
         state.save_topics(sync=True)
         state.end_journal()
         state.save_tables(self._flushed)

@@ -90,6 +90,15 @@ class Journal:
         self._file.append(b"".join([checked_line(text) for text in texts]))
         self._entries += entries
 
+    @property
+    def written(self) -> int:
+        """Grows with each line."""
+        return self._file.end
+
+    @property
+    def is_empty(self) -> bool:
+        return self._file.end == self._file.start
+
     def is_long(self, table_entries: int, more: int = 0) -> bool:
         """Whether the table is to be written, of so many entries; `more` are about to be appended."""
         return self._entries + more >= max(self.whole_after_min, table_entries)

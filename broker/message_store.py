@@ -28,18 +28,11 @@ from itertools import islice
 from typing import NoReturn
 
 from ..remoting.errors import ProtocolError, RocketcrewError
-from ..remoting.stored import (
-    RECORD_MIN_BYTES,
-    StoredMessage,
-    decode_message,
-    record_info,
-)
+from ..remoting.stored import RECORD_MIN_BYTES, StoredMessage, decode_message, record_info
 from .checkpoint import (
     CHECKPOINT,
     CHECKPOINT_OF_GENUINE,
-    REMOVED,
     Counts,
-    all_removed,
     checkpoint_in,
     for_genuine,
     indexed_in,
@@ -67,6 +60,7 @@ from .record_heads import (
     stored_ms_at,
 )
 from .recovery import MISSING_MAX, Found, Key, Recovery
+from .removed_topics import RemovedTopics
 from .retention import keep_from_by_age, keep_from_by_space
 from .storage import Storage, StorageError, try_each
 from .time_search import TimeSearch, page_of
@@ -116,10 +110,11 @@ class MessageStore:
         self._lost = LostPlaces(self._log, self._places, self.events)
         self._index = KeyIndex(storage, self._log, self._places, self.events)
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._queue_ids: dict[str, set[int]] = {}  # by topic
         self._pending_checkpoint: tuple[int, tuple[int, bytes]] | None = None  # ticket, what to write
         self._checkpoint = -1
         self.newest_ms = 0  # store time of the newest record
-        self._removed: dict[str, int] = {}  # deleted topic -> where the log ended then: older records are not its own
+        self.removed = RemovedTopics(storage)
         self._rebuilds = Rebuilds(self._log)
         self._hidden: deque[tuple[int, ConsumeQueue, StoredMessage, int]] = deque()  # log end, queue, message, code
         self._flushed = 0
@@ -189,6 +184,7 @@ class MessageStore:
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queues[topic, queue_id] = new_queue(self._storage, topic, queue_id)
+            self._queue_ids.setdefault(topic, set()).add(queue_id)
         return queue
 
     # Reading
@@ -197,7 +193,12 @@ class MessageStore:
         return self._queues.get((topic, queue_id))
 
     def queue_ids(self, topic: str) -> list[int]:
-        return sorted(queue_id for name, queue_id in self._queues if name == topic)
+        return sorted(self._queue_ids.get(topic, ()))
+
+    def holds(self, topic: str) -> bool:
+        """Whether a message of the topic is there, or may be."""
+        queues = [self._queues[topic, queue_id] for queue_id in self._queue_ids.get(topic, ())]
+        return any(each.next_offset > each.min_offset or (topic, each.queue_id) in self._rebuilds for each in queues)
 
     def min_offset(self, topic: str, queue_id: int) -> int:
         return queue.min_offset if (queue := self._queues.get((topic, queue_id))) else 0
@@ -385,7 +386,7 @@ class MessageStore:
                 if unread == TRIED_MAX:
                     return
             seen.add(position)
-            if record is None or position < self._removed.get(topic, 0):
+            if record is None or position < self.removed.end_of(topic):
                 continue
             info = record_info(record)
             name = record[info.topic_start : info.topic_start + info.topic_len]
@@ -531,12 +532,11 @@ class MessageStore:
 
     def remove_topic(self, topic: str) -> None:
         """Forget the queues of a topic. Its records stay in the log until retention drops them."""
-        self._removed = {name: position for name, position in self._removed.items() if position > self._log.start}
-        self._removed[topic] = self._log.end
-        self._storage.replace(
-            REMOVED, json.dumps(self._removed).encode()
-        )  # until it is there, the topics' journal says so
         gone = self.queue_ids(topic)
+        if not gone:
+            return  # the log has no record of its own, and an entry for those of an earlier one
+        self.removed.add(topic, self._log.end)  # until the disk has that, the topics' journal says so
+        del self._queue_ids[topic]
         for queue_id in gone:
             del self._queues[topic, queue_id]
             self._rebuilds.forget((topic, queue_id))
@@ -622,18 +622,14 @@ class MessageStore:
         store's own table may not have yet. Call once, before anything else. Raises UsageError when the log was
         written by something else.
         """
-        if self._log.end == 0:  # a new store: from now on each deletion is noted
-            self._storage.replace(REMOVED, b"{}", sync=True)
-        saved = self._storage.load(REMOVED), self._storage.load_previous(REMOVED)
-        self._removed, lives_known = all_removed(saved, removals or {})
-        if removals:  # the journal that has them is begun anew after this
-            self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
+        self.removed.load(removals or {}, is_new=self._log.end == 0)
+        lives_known = self.removed.all_known
 
         strays: set[str] = set()  # topics with records that nobody knows: a crash came before they were answered for
 
         def is_wanted(message: StoredMessage) -> bool:
             topic, position = message.topic, message.physical_offset
-            if position < self._removed.get(topic, 0):
+            if position < self.removed.end_of(topic):
                 return False
             if knows(topic) or (position >= revived_from and revivable(topic)):
                 return True
@@ -647,10 +643,12 @@ class MessageStore:
         begin, counts = checkpoint_in(checkpoint, self._log.start, self._log.end)
         revived_from = 0 if topics_lost else begin if counts is not None else self._log.end
         opened = Opening(self._storage, self._log, begin, counts).run(
-            lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self._removed),
-            self._removed,
+            lambda topic: knows(topic) or (topics_lost and revivable(topic) and topic not in self.removed),
+            self.removed,
         )
         self._queues |= opened.queues
+        for topic, queue_id in opened.queues:
+            self._queue_ids.setdefault(topic, set()).add(queue_id)
 
         log = ReadableLog(self._log, self._places)
         recovery = partial(
@@ -663,13 +661,15 @@ class MessageStore:
             self.found = recovery().run(self._log.end, first.suspects)
             self.found.records += before.records
             self.found.stored_ms = max(self.found.stored_ms, before.stored_ms)
+        ended: set[str] = set()  # one of these that is made again begins anew, whatever the log holds of it
         if lives_known:
             self._keep_ends(begin, counts or {}, opened.ends)
-            self._end_lives(strays - {topic for topic, _ in self._queues})
+            ended = strays - {topic for topic, _ in self._queues}
         self.newest_ms = max(stored_ms_in(checkpoint), self.found.stored_ms)
         self.drop_expired_entries()
         self._log.settle(begin)  # a killed broker may have left what is not on the disk yet
         self._flushed = self._log.end
+        self.removed.started(self._log.end, ended)
         self._check = QueueCheck(self._log, self._queues, is_wanted, tags_code, self._places)
         self._index.start(indexed_in(checkpoint))
         self._storage.begin()
@@ -677,18 +677,12 @@ class MessageStore:
 
     def _keep_ends(self, begin: int, counts: Counts, ends: dict[Key, int]) -> None:
         """No offset that a queue had at the checkpoint, or in its file, is given again, whatever is damaged at its end."""
-        of_this_life = {topic: part for topic, part in counts.items() if self._removed.get(topic, -1) < begin}
+        of_this_life = {topic: part for topic, part in counts.items() if self.removed.end_of(topic) < begin}
         counted = [((topic, queue_id), end) for topic, part in of_this_life.items() for queue_id, end in part.items()]
         for key, end in (*counted, *ends.items()):
             queue = self._queues.get(key)
             if queue is not None and 0 < end - queue.next_offset <= MISSING_MAX:
                 queue.keep_end(end)
-
-    def _end_lives(self, strays: set[str]) -> None:
-        """One of these topics that is made again begins anew, whatever the log holds of it."""
-        if strays:
-            self._removed |= dict.fromkeys(strays, self._log.end)
-            self._storage.replace(REMOVED, json.dumps(self._removed).encode(), sync=True)
 
 
 def _decoded(record: bytes | None) -> StoredMessage | None:

@@ -29,7 +29,6 @@ from ..remoting.properties import (
 )
 from ..remoting.stored import StoredMessage
 from .acl import Account
-from .checkpoint import REMOVED
 from .client_table import ClientTable
 from .config import BrokerConfig
 from .delay import DelayLevels, delay_level, redirect_to_schedule
@@ -47,6 +46,7 @@ from .pop_table import InFlight, Key
 from .pops import POPS_JOURNAL, POPS_TABLE, Pops, pop_retry_topic
 from .put_get_stats import GROUP_GET_NUMS, TOPIC_PUT_NUMS, PutGetStats
 from .refusal import Refused
+from .removed_topics import REMOVED_JOURNAL
 from .request_modes import MODES_TABLE, RequestModes
 from .retention import HOLD_MS, AgeGuard
 from .storage import Storage, StorageError
@@ -209,6 +209,8 @@ class BrokerState:
         count = self.store.recover(
             self.topics.__contains__, self._tags_code, self._revivable, topics_lost=not known, removals=removals
         )
+        if self.store.removed.damaged_lines:
+            self.events.append(("store.deletions_journal_damaged", {"lines": self.store.removed.damaged_lines}))
         self.store.believe_times_until(now_ms + CLOCK_AHEAD_MAX_MS)
         has_records = self.store.log_end > self.store.log_start
         self.age_guard.start(now_ms, self.store.newest_ms, has_records=has_records)
@@ -310,14 +312,15 @@ class BrokerState:
             self.register(now_ms)
 
     def save_topics(self, *, sync: bool = False) -> None:
-        """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it."""
+        """Write the whole table of topics if the journal has lines; when it is on the disk, `end_journal` empties it. Not
+        before the disk knows all deletions: else the next topic of a name could get the messages of the one before."""
         if self._journal.end > self._journal.start and (sync or self._journal.end != self._journal_saved):
             self.storage.replace(TOPICS_TABLE, self.topics.dump(), sync=sync)
             self._journal_saved = self._journal.end
 
     def end_journal(self) -> None:
-        """Begin the journal anew if the tables have all that it says."""
-        if self._journal_saved == self._journal.end and self.storage.is_saved(TOPICS_TABLE, REMOVED):
+        """Begin the journal anew if the table has all that it says."""
+        if self._journal_saved == self._journal.end and self.storage.is_saved(TOPICS_TABLE):
             self._journal_saved = -1
             self._journal.reset(self._journal.end)
 
@@ -379,6 +382,7 @@ class BrokerState:
     def save_tables(self, flushed: int) -> None:
         """Save groups and offsets if they changed since they were saved; the disk has `flushed` of what was `written`."""
         self._keep_positions(flushed)
+        self.store.removed.save(self.store.log_start)
         self.pops.save(self.offsets, self._end_of, lambda topic, group: self.offset_refusal(topic, group) is None)
         self.save_groups()
         self.save_offsets()
@@ -628,17 +632,19 @@ class BrokerState:
 
     @property
     def written(self) -> int:
-        """Grows with what senders and administrators are answered for: log, journal of the topics, that of POP in part."""
-        return self.store.log_end + self._journal.end + self.pops.administered
+        """Grows with what senders and administrators are answered for: log, journals of topics, POP's in part."""
+        return self.store.log_end + self._journal.end + self.store.removed.journal.written + self.pops.administered
 
     def begin_flush(self) -> int:
         """Start to bring log and journals to the disk; returns the ticket."""
         self._journal_flushing = self._journal.end
-        return self.storage.sync(LOG, TOPICS_JOURNAL, TIMERS_JOURNAL, POPS_JOURNAL)
+        self.store.removed.begin_flush()
+        return self.storage.sync(LOG, TOPICS_JOURNAL, REMOVED_JOURNAL, TIMERS_JOURNAL, POPS_JOURNAL)
 
     def end_flush(self) -> None:
         """That is done."""
         self._journal_flushed = self._journal_flushing
+        self.store.removed.end_flush()
 
     @property
     def topics_are_kept(self) -> bool:

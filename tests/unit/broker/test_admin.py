@@ -7,9 +7,9 @@ import sys
 import pytest
 from refusing_disk import RefusingDisk
 
-from rocketcrew.broker.checkpoint import REMOVED
 from rocketcrew.broker.effects import SILENCE, Later
 from rocketcrew.broker.offset_table import PAIRS_MAX
+from rocketcrew.broker.removed_topics import REMOVED_JOURNAL
 from rocketcrew.broker.state import GROUPS_TABLE, OFFSETS_TABLE, TOPICS_JOURNAL
 from rocketcrew.remoting.admin_bodies import (
     ConsumeStats,
@@ -186,7 +186,7 @@ def test_offsets_of_a_topic_that_was_made_again_hold_over_a_kill(broker):
     assert [broker.core.state.offsets.query(topic, "g", 0) for topic in "TU"] == [2, 3]
 
 
-@pytest.mark.parametrize("refused", [TOPICS_JOURNAL, REMOVED, OFFSETS_TABLE])
+@pytest.mark.parametrize("refused", [TOPICS_JOURNAL, REMOVED_JOURNAL, OFFSETS_TABLE])
 def test_a_deletion_that_the_disk_refused_is_done_when_it_is_asked_for_again(make, refused):
     broker = make(RefusingDisk())
     broker.send(body=b"old")

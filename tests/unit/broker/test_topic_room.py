@@ -1,0 +1,204 @@
+"""Topics of users and of groups do not take each other's room, and what a group leaves behind goes."""
+
+from __future__ import annotations
+
+import pytest
+from refusing_disk import RefusingDisk
+
+from rocketcrew.broker.state import TOPICS_JOURNAL
+from rocketcrew.broker.topic_room import LOOK_INTERVAL_MS, groups_of
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.admin_headers import CreateTopic, DeleteGroup
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.headers import UpdateOffset
+
+MOST = 40
+
+
+def create(broker, name):
+    header = CreateTopic(name, "TBW102", 1, 1, 6, "SINGLE_TAG")
+    return broker.call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+
+
+def fill(broker):
+    """Make users' topics until there is no room; returns the refusal."""
+    while (answer := create(broker, f"t{len(broker.core.state.topics)}")).code == 0:
+        pass
+    return answer
+
+
+def come_and_go(broker, group):
+    """A member of the group comes, and its connection ends."""
+    answer = broker.heartbeat(group, channel=9)
+    broker.core.channel_closed(broker.now_ms, 9)
+    return answer
+
+
+def delete(broker, group):
+    return broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup(group, clean_offset=True))
+
+
+def retry_and_dead_letter(broker, group, message):
+    """A failing message of the group, and one that has failed too often."""
+    return [broker.send_back(message, group, delay_level).code for delay_level in (1, -1)]
+
+
+def test_a_broker_full_of_topics_retries_and_keeps_dead_letters_of_old_groups_and_new_ones(make):
+    """Neither was stored: the group read on only as far as its first message that failed."""
+    broker = make(topics_max=MOST)
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("old")
+    answer = fill(broker)
+    assert (answer.code, f"{MOST} topics already" in answer.remark) == (ResponseCode.INVALID_PARAMETER, True)
+    assert "deleteTopic" in answer.remark
+    assert [event for event, _ in broker.core.state.store.events] == ["store.topics_full"]
+    assert broker.heartbeat("new").code == 0
+    assert "%RETRY%new" in broker.core.state.topics
+    for group in ("old", "new"):
+        assert retry_and_dead_letter(broker, group, message) == [0, 0]
+        broker.later(1_000)
+        assert [len(broker.read(prefix + group)) for prefix in ("%RETRY%", "%DLQ%")] == [1, 1]
+
+
+def test_groups_that_come_and_are_deleted_leave_no_topic(make):
+    broker = make(topics_max=MOST)
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("old")
+    for number in range(3 * MOST):
+        assert come_and_go(broker, f"g{number}").code == 0
+        header = UpdateOffset(f"g{number}", "T", 0, 1)
+        assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == 0
+        assert delete(broker, f"g{number}").code == 0
+        assert f"%RETRY%g{number}" not in broker.core.state.topics
+    assert broker.heartbeat("new").code == 0
+    for group in ("old", "new"):
+        assert retry_and_dead_letter(broker, group, message) == [0, 0]
+    assert create(broker, "fresh").code == 0
+
+
+def test_a_deleted_group_keeps_what_holds_messages_or_has_members(broker):
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("with-members", channel=2)
+    for group in ("failed", "delayed"):
+        come_and_go(broker, group)
+    assert broker.send_back(message, "failed", -1).code == 0
+    assert broker.send_back(message, "delayed", 1).code == 0
+    for group in ("with-members", "failed", "delayed"):
+        assert delete(broker, group).code == 0
+    kept = {name for name in broker.core.state.topics.names() if "RETRY" in name or "DLQ" in name}
+    assert kept == {"%RETRY%with-members", "%DLQ%failed"}
+    broker.later(1_000)
+    assert len(broker.read("%RETRY%delayed")) == 1, "it was delayed while its topic went"
+
+
+def test_a_topic_that_lost_its_last_message_goes_with_its_group(make):
+    broker = make(mapped_file_size_commit_log=4_096, retention_ms=10_000)
+    broker.send()
+    (message,) = broker.read()
+    come_and_go(broker, "g")
+    assert broker.send_back(message, "g", -1).code == 0
+    broker.later(20_000)
+    for _ in range(60):
+        broker.send(body=bytes(100))
+    broker.later(60_000)
+    assert broker.core.state.store.queue_ids("%DLQ%g") == [0]
+    assert broker.read("%DLQ%g") == []
+    assert delete(broker, "g").code == 0
+    assert broker.core.state.topics.of_groups_count == 0
+    assert broker.core.state.store.queue_ids("%DLQ%g") == []
+
+
+def test_topics_that_no_group_needs_make_room_for_those_of_new_groups(make):
+    """As a store has them that versions before have served."""
+    broker = make(topics_max=MOST)
+    state = broker.core.state
+    broker.send()
+    (message,) = broker.read()
+    come_and_go(broker, "here")
+    for number in range(MOST - 1):
+        state.put_topic(broker.now_ms, TopicConfig(f"%RETRY%gone{number}", 1, 1))
+    assert broker.heartbeat("new").code == 0
+    assert set(state.topics.of_groups()) == {"%RETRY%here", "%RETRY%new"}
+    assert retry_and_dead_letter(broker, "new", message) == [0, 0]
+
+
+def test_a_broker_without_room_for_a_retry_topic_refuses_the_member_and_says_why(make):
+    """It was admitted, and its failing message was refused every 5 seconds without end."""
+    broker = make(topics_max=MOST)
+    state = broker.core.state
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("old")
+    others = [f"g{number}" for number in range(MOST // 2 - 1)]
+    for group in others:
+        state.groups.put(SubscriptionGroupConfig(group, retry_max_times=3))
+        assert retry_and_dead_letter(broker, group, message) == [0, 0]
+    broker.later(1_000)
+    answer = broker.heartbeat("new")
+    assert (answer.code, "consumer groups in use" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    for group in others:
+        state.groups.remove(group)
+    state.room._topics_max = most = 2 * len(others) + 1
+    answer = broker.heartbeat("new")
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert f"{most} retry and dead-letter topics already, of {most}; %RETRY%new cannot be made" in answer.remark
+    assert state.clients.consumer_group("new") is None
+    refused = broker.send_back(message, "old", -1)
+    assert (refused.code, "%DLQ%old cannot be made" in refused.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert [event for event, _ in state.store.events] == ["store.topics_full"], "once a minute"
+    assert create(broker, "users").code == 0
+    for group in others:
+        state.store.remove_topic(f"%DLQ%{group}")
+    assert broker.heartbeat("new").code == ResponseCode.SYSTEM_ERROR, "it looks at all of them once a minute"
+    broker.later(LOOK_INTERVAL_MS)
+    assert broker.heartbeat("new").code == 0
+
+
+def test_whoever_sends_to_retry_topics_leaves_half_of_the_room_to_groups(make):
+    broker = make(topics_max=MOST)
+    codes = [broker.send(f"%RETRY%nobody{number}").code for number in range(MOST)]
+    assert codes == [0] * (MOST // 2) + [ResponseCode.TOPIC_NOT_EXIST] * (MOST // 2)
+    assert broker.heartbeat("new").code == 0
+
+
+def test_a_deletion_of_a_group_goes_on_where_the_disk_refused_it(make):
+    broker = make(RefusingDisk())
+    come_and_go(broker, "g")
+    broker.storage.refuses[TOPICS_JOURNAL] = 1
+    assert delete(broker, "g").code == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (broker.core.state.groups.known("g"), "%RETRY%g" in broker.core.state.topics) == (None, True)
+    assert delete(broker, "g").code == 0
+    assert "%RETRY%g" not in broker.core.state.topics
+
+
+def test_an_administrator_hears_that_there_are_too_many_groups(make):
+    broker = make()
+    broker.core.state.groups._groups_max = 0
+    body = SubscriptionGroupConfig("g").encode()
+    answer = broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
+    assert answer.code == ResponseCode.INVALID_PARAMETER
+    assert "0 consumer groups in use" in answer.remark
+
+
+@pytest.mark.parametrize(
+    ("topic", "groups"),
+    [
+        ("%DLQ%g_a", ["g_a"]),
+        ("%RETRY%g", ["g"]),
+        ("%RETRY%g_a_b", ["g_a_b", "g", "g_a"]),
+    ],
+)
+def test_whose_a_topic_may_be(topic, groups):
+    assert groups_of(topic) == groups
+
+
+def test_a_start_counts_the_topics_of_groups(make):
+    broker = make(topics_max=MOST)
+    broker.heartbeat("a")
+    broker.later(2_000)
+    broker.heartbeat("b")
+    broker.crash()
+    assert set(broker.core.state.topics.of_groups()) == {"%RETRY%a", "%RETRY%b"}
