@@ -56,10 +56,7 @@ class GroupTable:
             if not self._auto_create or illegal_group(name):
                 return None
             if not self.has_room and not self._make_room(needed, forget):
-                raise UsageError(
-                    f"this broker has {self._groups_max} consumer groups in use, and takes no new one ({name}): remove "
-                    "groups (mqadmin deleteSubGroup), or raise broker.topics_max"
-                )
+                raise UsageError(self.full(name))
             group = SubscriptionGroupConfig(name)
             self.changes += 1
         self._groups[name] = group  # the last heard of is the last to go
@@ -76,6 +73,13 @@ class GroupTable:
     @property
     def has_room(self) -> bool:
         return len(self._groups) < self._groups_max
+
+    def full(self, name: str) -> str:
+        """Why a group more is refused."""
+        return (
+            f"this broker has {len(self._groups)} consumer groups in use, and takes no new one ({name}): remove groups "
+            "(mqadmin deleteSubGroup)"
+        )
 
     def known(self, name: str) -> SubscriptionGroupConfig | None:
         """The group as far as it exists; never makes one."""

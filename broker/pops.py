@@ -18,6 +18,7 @@ from .journal import Journal
 from .message_store import MessageStore, QueueRebuilding
 from .offset_table import OffsetTable
 from .pop_table import InFlight, Key, PopTable, begun, forgotten, revived
+from .refusal import Refused
 from .storage import Storage
 
 POPS_TABLE = "config/pops.json"
@@ -26,7 +27,8 @@ FAILURE_PAUSE_MS = 1_000
 REFUSED_PAUSE_MS = 60_000  # a message that cannot be stored as things are: until somebody changes them, or it is gone
 
 StoreAgain = Callable[[Key, InFlight, StoredMessage], None]
-"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError, ProtocolError: much later."""
+"""Stores a message in its retry topic. Raises StorageError, QueueRebuilding: later; UsageError, ProtocolError, Refused: much
+later."""
 
 
 def pop_retry_topic(topic: str, group: str) -> str:
@@ -112,8 +114,9 @@ class Pops:
                     store.events.append(("store.popped_message_gone", {"queue": str(key), "queue_offset": offset}))
                 else:
                     store_again(key, entry, message)
-            except (UsageError, ProtocolError) as error:
-                fields: dict[str, object] = {"queue": str(key), "queue_offset": offset, "reason": str(error)}
+            except (UsageError, ProtocolError, Refused) as error:
+                reason = error.remark if isinstance(error, Refused) else str(error)
+                fields: dict[str, object] = {"queue": str(key), "queue_offset": offset, "reason": reason}
                 store.events.append(("store.popped_message_not_shown_again", fields))
                 self.table.put_off(key, offset, now_ms + REFUSED_PAUSE_MS)
                 continue

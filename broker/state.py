@@ -62,6 +62,7 @@ from .timers import (
     redirect_to_timer,
     timer_due_ms,
 )
+from .topic_room import TopicRoom, groups_max
 from .topic_table import (
     MAKER_TABLE,
     TIMER_TOPIC,
@@ -127,7 +128,7 @@ class BrokerState:
         self.name_server = name_server
         levels_ms = config.delay_levels_ms
         self.topics = TopicTable(system_topics(config.name, config.cluster, len(levels_ms), config.auto_create_topic))
-        self.groups = GroupTable(config.auto_create_group, config.topics_max)
+        self.groups = GroupTable(config.auto_create_group, groups_max(config.topics_max))
         self.offsets = OffsetTable()
         self.clients = ClientTable(config.channel_expiry_ms)
         self.locks = LockTable(config.lock_expiry_ms)
@@ -153,6 +154,9 @@ class BrokerState:
         self.waits_for_disk = config.flush == "sync" and storage.has_disk
         self.store = MessageStore(storage, bounds, host, config.port, waits_for_disk=self.waits_for_disk)
         self.store.arrived = self._arrived
+        self.room = TopicRoom(
+            self.topics, self.groups, self.clients, self.offsets, self.store, self.delete_topics, config.topics_max
+        )
         self.age_guard = AgeGuard(storage)
         self.ids = UniqueIds(host, 0, random.getrandbits(32))
         self._journal = storage.open(TOPICS_JOURNAL, JOURNAL_BYTES, buffered=False)
@@ -456,15 +460,29 @@ class BrokerState:
 
     # Topics
 
-    def make_topic(self, now_ms: int, topic: TopicConfig) -> TopicConfig | None:
-        """The topic called so, made as `topic` when there is none; None when it cannot be made."""
-        known = self.topics.get(topic.topic_name)
+    def make_topic(self, now_ms: int, topic: TopicConfig, code: int = ResponseCode.SYSTEM_ERROR) -> TopicConfig:
+        """The topic called so, made as `topic` when there is none. Raises Refused with `code` when it cannot be made."""
+        name = topic.topic_name
+        known = self.topics.get(name)
         if known is not None:
             return known
-        if illegal_topic(topic.topic_name) is not None or len(self.topics) >= self.config.topics_max:
-            return None
+        wrong = illegal_topic(name)
+        refusal = self.room.refusal(now_ms, name) if wrong is None else f"{wrong} It is {name}"
+        if refusal is not None:
+            raise Refused(code, refusal)
         self.put_topic(now_ms, topic)
         return topic
+
+    def delete_topics(self, now_ms: int, names: list[str]) -> None:
+        """Delete topics with all that is theirs. Raises StorageError: asked for again, it goes on."""
+        have_offsets = any(self.offsets.groups_of(name) for name in names)
+        for name in names:
+            self.pops.forget(topic=name)  # first: one of that name that is made again has other messages at its offsets
+            self.remove_topic(now_ms, name)
+            self.store.remove_topic(name)
+            self.offsets.forget_topic(name)
+        if have_offsets:
+            self.save_offsets(sync=True)  # before one of that name can have other messages at them
 
     def put_topic(self, now_ms: int, topic: TopicConfig) -> None:
         """Create or replace a topic. Raises StorageError, and then it is as before: unsaved topics hold no messages."""
@@ -492,11 +510,11 @@ class BrokerState:
             self.topics.put(now_ms, before)
             raise
 
-    def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig | None:
+    def retry_topic(self, now_ms: int, group: str, queues: int) -> TopicConfig:
         """%RETRY%group, made when needed (TopicConfigManager.createTopicInSendMessageBackMethod)."""
         return self.make_topic(now_ms, TopicConfig(RETRY_PREFIX + group, queues, queues))
 
-    def dlq_topic(self, now_ms: int, group: str) -> TopicConfig | None:
+    def dlq_topic(self, now_ms: int, group: str) -> TopicConfig:
         return self.make_topic(now_ms, TopicConfig(DLQ_PREFIX + group, 1, 1))
 
     # Storing
@@ -559,23 +577,23 @@ class BrokerState:
         return half
 
     def store_again(self, now_ms: int, message: StoredMessage) -> None:
-        """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it."""
+        """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it. Not one of a
+        retry topic, which goes with its group while only delayed messages are left: it is made again."""
+        if message.topic.startswith(RETRY_PREFIX) and message.topic not in self.topics:
+            queues = message.queue_id + 1
+            self.put_topic(now_ms, TopicConfig(message.topic, queues, queues))
         if message.topic in self.topics:
             self._store(now_ms, message, message_tags_code(message))
 
     def show_again(self, now_ms: int, key: Key, popped: InFlight, message: StoredMessage) -> None:
         """Store a message that was popped and not acknowledged in the group's retry topic
-        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, ProtocolError, QueueRebuilding.
+        (BR/pop/PopConsumerService.reviveRetry). Raises StorageError, UsageError, Refused, ProtocolError,
+        QueueRebuilding.
 
         Given out again, it has its check point in its properties. Where these have no room for it, it is a dead letter of
         the group, as nobody could be given it.
         """
         topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1))
-        if topic is None:
-            raise UsageError(
-                f"{pop_retry_topic(key.topic, key.group)} cannot be made: its name is illegal, or this broker has "
-                f"{self.config.topics_max} topics already"
-            )
         properties = dict(message.properties)
         if message.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
             properties[PROPERTY_FIRST_POP_TIME] = str(popped.pop_time_ms)
@@ -585,11 +603,6 @@ class BrokerState:
             raw = message.raw_properties  # better without the time of its first pop than not at all
         if len(raw) > most_bytes:
             topic = self.dlq_topic(now_ms, key.group)
-            if topic is None:
-                raise UsageError(
-                    f"its properties of {len(raw)} bytes have no room for a check point, and {DLQ_PREFIX}{key.group} "
-                    "cannot be made"
-                )
             fields: dict[str, object] = {"topic": topic.topic_name, "properties_bytes": len(raw)}
             self.store.events.append(("store.popped_message_dead_letter", {"queue": str(key), **fields}))
         again = replace(

@@ -8,7 +8,7 @@ the lines over each second.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
@@ -42,9 +42,14 @@ def writable(topic: TopicConfig) -> bool:
     return bool(topic.perm & PERM_WRITE)
 
 
+def is_of_group(topic: str) -> bool:
+    """Whether it is a group's retry or dead-letter topic."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
 def illegal_topic(name: str) -> str | None:
     """What is wrong with a topic name, None when nothing is (CO/topic/TopicValidator.java)."""
-    chars_max = RETRY_TOPIC_MAX_CHARS if name.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_CHARS
+    chars_max = RETRY_TOPIC_MAX_CHARS if is_of_group(name) else TOPIC_MAX_CHARS
     if not name.strip():
         return "The specified topic is blank."
     if _NAME.fullmatch(name) is None:
@@ -112,6 +117,7 @@ class TopicTable:
         self.changed_ms = 0
         self._topics = {topic.topic_name: topic for topic in system}
         self._system = frozenset(self._topics)
+        self._of_groups: dict[str, None] = {}  # the oldest first
         self._text = TableText("topicConfigTable")
 
     def __len__(self) -> int:
@@ -129,6 +135,14 @@ class TopicTable:
     def names(self) -> list[str]:
         return sorted(self._topics)
 
+    @property
+    def of_groups_count(self) -> int:
+        return len(self._of_groups)
+
+    def of_groups(self) -> Iterator[str]:
+        """Retry and dead-letter topics, the oldest first."""
+        return iter(self._of_groups)
+
     def is_system(self, name: str) -> bool:
         return name in self._system
 
@@ -137,6 +151,8 @@ class TopicTable:
         if self._topics.get(topic.topic_name) == topic:
             return False
         self._topics[topic.topic_name] = topic
+        if is_of_group(topic.topic_name):
+            self._of_groups[topic.topic_name] = None
         self._changed(now_ms)
         return True
 
@@ -144,6 +160,7 @@ class TopicTable:
         if name not in self._topics:
             return False
         del self._topics[name]
+        self._of_groups.pop(name, None)
         self._changed(now_ms)
         return True
 
@@ -198,6 +215,7 @@ class TopicTable:
             self.changed_ms = max(self.changed_ms, table.data_version.timestamp)
             self._topics.pop(name, None)
             self._topics.update(table.topic_config_table)
+        self._of_groups = dict.fromkeys(filter(is_of_group, self._topics))
         return removals, damaged
 
     def load(self, text: bytes) -> None:
@@ -206,3 +224,4 @@ class TopicTable:
         self.changes = loaded.data_version.counter
         self.changed_ms = loaded.data_version.timestamp
         self._topics |= {name: topic for name, topic in loaded.topic_config_table.items() if name not in self._system}
+        self._of_groups = dict.fromkeys(filter(is_of_group, self._topics))

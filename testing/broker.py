@@ -12,7 +12,9 @@ from typing import Final, Self, TypeVar
 
 from ..broker.config import BrokerConfig
 from ..broker.edge import WallClock
+from ..broker.refusal import Refused
 from ..broker.server import EmbeddedBroker
+from ..broker.topic_table import illegal_topic
 from ..client.loop_thread import LoopThread
 from ..client.validation import check_group, check_topic
 from ..conf.settings import way_to_own_broker
@@ -95,11 +97,14 @@ class LocalBroker:
         return group
 
     def _create(self, topic: str, queues: int) -> None:
-        made = self._broker.core.state.make_topic(self._clock(), TopicConfig(topic, queues, queues))
-        if made is None:
+        if illegal_topic(topic) is not None:
             raise UsageError(
                 f"topic {topic!r} cannot be made: letters, digits, %, |, - and _ are possible, 127 at most"
             )
+        try:
+            self._broker.core.state.make_topic(self._clock(), TopicConfig(topic, queues, queues))
+        except Refused as refused:
+            raise UsageError(refused.remark) from None
 
     def messages(self, topic: str) -> list[Message]:
         """All messages that the topic has now, queue by queue. Raises UsageError for a topic that is not there."""

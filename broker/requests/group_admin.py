@@ -24,9 +24,11 @@ def handle(state: BrokerState, call: Call) -> Command:
     command = call.command
     if command.code == RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
         group = SubscriptionGroupConfig.decode(command.body)
-        if illegal_group(group.group_name) or not (state.groups.has_room or state.groups.known(group.group_name)):
+        if illegal_group(group.group_name):
             raise Refused(ResponseCode.INVALID_PARAMETER, f"the group name {group.group_name!r} is illegal")
         before = state.groups.known(group.group_name)
+        if before is None and not state.groups.has_room:
+            raise Refused(ResponseCode.INVALID_PARAMETER, state.groups.full(group.group_name))
         state.groups.put(group)
         try:
             state.save_groups(sync=True)  # else a kill or a power cut takes back what was answered
@@ -35,7 +37,7 @@ def handle(state: BrokerState, call: Call) -> Command:
             raise
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.DELETE_SUBSCRIPTIONGROUP:
-        _delete(state, DeleteGroup.from_fields(command.fields))
+        _delete(state, call.now_ms, DeleteGroup.from_fields(command.fields))
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
         return command.response(ResponseCode.SUCCESS, body=state.groups.dump())
@@ -46,8 +48,12 @@ def handle(state: BrokerState, call: Call) -> Command:
     return command.response(ResponseCode.SUCCESS, body=known.encode())
 
 
-def _delete(state: BrokerState, request: DeleteGroup) -> None:
-    """Raises StorageError, and then the group and its offsets are as before."""
+def _delete(state: BrokerState, now_ms: int, request: DeleteGroup) -> None:
+    """Raises StorageError, and then the group and its offsets are as before; or they are gone, and its empty topics are
+    not: asked for again, it goes on.
+
+    The genuine broker leaves the topics to mqadmin, which deletes them with their messages when it was given a cluster.
+    """
     name = request.group_name
     group = state.groups.known(name)
     offsets = state.offsets.kept([(topic, name) for topic in state.offsets.topics_of(name)])
@@ -62,6 +68,8 @@ def _delete(state: BrokerState, request: DeleteGroup) -> None:
         _put_back(state, name, group)
         state.offsets.put_back(offsets)
         raise
+    if state.clients.consumer_group(name) is None:  # else its members make it again, and go on with its topics
+        state.room.group_is_gone(now_ms, name)
 
 
 def _put_back(state: BrokerState, name: str, group: SubscriptionGroupConfig | None) -> None:

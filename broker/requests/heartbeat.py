@@ -1,8 +1,9 @@
 """HEART_BEAT 34 (BR/processor/ClientManageProcessor.heartBeat).
 
 For each consumer group: its settings (made when unknown), its retry topic, its membership. A group whose settings may not
-be made is skipped without a word, the answer is still 0; when the broker is full of groups, it says so. Members are told of
-changes before the answer goes out. What a connection has from heartbeats before, and is not named now, counts as if it were.
+be made is skipped without a word, the answer is still 0. When the broker has no room for the group or its retry topic, it
+says so: a member without that could not get rid of a message that fails. Members are told of changes before the answer goes
+out. What a connection has from heartbeats before, and is not named now, counts as if it were.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import UsageError
 from ...remoting.headers import HeartbeatResponse
-from ...remoting.names import RETRY_PREFIX
 from ..client_table import ClientChannel, check_client_id, text_chars
 from ..state import BrokerState, Call
 
@@ -29,7 +29,9 @@ def handle(state: BrokerState, call: Call) -> Command:
     check_client_id(heartbeat.client_id)
     refuse_too_much(state, call.channel, heartbeat)
     for consumer in heartbeat.consumer_data_set:
-        group = state.groups.heard(consumer.group_name, partial(is_needed, state), partial(forget, state, call.now_ms))
+        group = state.groups.heard(
+            consumer.group_name, state.room.is_used, partial(state.room.group_is_gone, call.now_ms)
+        )
         if group is None:
             continue
         state.retry_topic(call.now_ms, consumer.group_name, max(1, group.retry_queue_nums))
@@ -70,18 +72,6 @@ def refuse_too_much(state: BrokerState, channel: int, heartbeat: HeartbeatData) 
             f"{groups} groups with {subscriptions} subscriptions of {chars} characters: at most {GROUPS_MAX} groups with "
             f"{SUBSCRIPTIONS_MAX} of {TEXT_MAX_CHARS} are possible on one connection"
         )
-
-
-def is_needed(state: BrokerState, group: str) -> bool:
-    """Whether a group has members, or offsets that somebody will ask for."""
-    return state.clients.consumer_group(group) is not None or state.offsets.has_group(group)
-
-
-def forget(state: BrokerState, now_ms: int, group: str) -> None:
-    """A group made room for another one; its retry topic goes too, unless a message is in it."""
-    topic = RETRY_PREFIX + group
-    if not state.store.queue_ids(topic):
-        state.remove_topic(now_ms, topic)
 
 
 def member_of(call: Call, client_id: str) -> ClientChannel:

@@ -117,9 +117,9 @@ def check_retry_topic(state: BrokerState, retry_topic: str) -> None:
     if wrong is not None:
         remark = f"{wrong} It is the retry topic {retry_topic}: pop with a shorter topic or group, or pull"
         raise Refused(ResponseCode.INVALID_PARAMETER, remark)
-    if len(state.topics) >= state.config.topics_max:
-        remark = f"this broker has {state.config.topics_max} topics already, {retry_topic} cannot be made: remove some"
-        raise Refused(ResponseCode.SYSTEM_BUSY, remark)
+    full = state.room.refusal(state.now_ms, retry_topic)
+    if full is not None:
+        raise Refused(ResponseCode.SYSTEM_BUSY, full)
 
 
 @dataclass(slots=True)

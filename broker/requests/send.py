@@ -96,12 +96,12 @@ def make_on_first_use(state: BrokerState, call: Call, request: SendRequest) -> T
     if default is not None and default.perm & PERM_INHERIT and request.default_topic_queue_nums > 0:
         queues = min(request.default_topic_queue_nums, default.write_queue_nums, state.config.default_queues_max)
         perm = default.perm & ~PERM_INHERIT
-        return state.make_topic(
-            call.now_ms, TopicConfig(request.topic, queues, queues, perm, default.topic_filter_type)
-        )
-    if request.topic.startswith(RETRY_PREFIX):
-        return state.make_topic(call.now_ms, TopicConfig(request.topic, 1, 1))
-    return None
+        topic = TopicConfig(request.topic, queues, queues, perm, default.topic_filter_type)
+    elif request.topic.startswith(RETRY_PREFIX):
+        topic = TopicConfig(request.topic, 1, 1)
+    else:
+        return None
+    return state.make_topic(call.now_ms, topic, ResponseCode.TOPIC_NOT_EXIST)
 
 
 def queue_to_send(state: BrokerState, call: Call, request: SendRequest, topic: TopicConfig) -> int:
@@ -269,9 +269,6 @@ def to_dlq_past_limit(
         reconsume_max = request.max_reconsume_times
     if (request.reconsume_times or 0) <= reconsume_max and not state.locks.any_valid(call.now_ms, name):
         return
-    dlq = state.dlq_topic(call.now_ms, name)
-    if dlq is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[%DLQ%{name}] not exist")
-    message.topic = dlq.topic_name
+    message.topic = state.dlq_topic(call.now_ms, name).topic_name
     message.queue_id = 0
     properties[PROPERTY_DELAY] = "-1"

@@ -34,7 +34,7 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"subscription group not exist, {request.group} {FAQ}")
     if group.retry_queue_nums <= 0:
         return call.command.response(ResponseCode.SUCCESS)
-    retry_topic = usable(state.retry_topic(call.now_ms, request.group, group.retry_queue_nums), request.group)
+    retry_topic = usable(state.retry_topic(call.now_ms, request.group, group.retry_queue_nums))
     message = state.store.message_at(request.offset)
     if message is None:
         raise Refused(ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {request.offset}")
@@ -43,7 +43,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     properties[PROPERTY_WAIT] = "false"
     properties.setdefault(PROPERTY_ORIGIN_MESSAGE_ID, message.offset_message_id)
     if message.reconsume_times >= reconsume_max(call, request, group) or request.delay_level < 0:
-        topic = usable(state.dlq_topic(call.now_ms, request.group), request.group)
+        topic = usable(state.dlq_topic(call.now_ms, request.group))
         properties[PROPERTY_DELAY] = "0"
     else:
         topic = retry_topic
@@ -54,9 +54,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     return call.command.response(ResponseCode.SUCCESS)
 
 
-def usable(topic: TopicConfig | None, group: str) -> TopicConfig:
-    if topic is None:
-        raise Refused(ResponseCode.SYSTEM_ERROR, f"topic[%RETRY%{group}] not exist")
+def usable(topic: TopicConfig) -> TopicConfig:
     if not writable(topic):
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{topic.topic_name}] sending message is forbidden")
     return topic

@@ -44,8 +44,8 @@ def create(state: BrokerState, call: Call) -> Command:
         1 <= request.read_queue_nums <= queues_max and 1 <= request.write_queue_nums <= queues_max
     ):
         wrong = f"readQueueNums and writeQueueNums must be 1 to {queues_max}"
-    if wrong is None and request.topic not in state.topics and len(state.topics) >= state.config.topics_max:
-        wrong = f"this broker has {state.config.topics_max} topics already"
+    if wrong is None and request.topic not in state.topics:
+        wrong = state.room.refusal(call.now_ms, request.topic)
     if wrong is not None:
         raise Refused(ResponseCode.INVALID_PARAMETER, wrong)
     known = state.topics.get(request.topic)
@@ -82,12 +82,6 @@ def delete(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.INVALID_PARAMETER, f"The topic[{name}] is conflict with system topic.")
     groups = {*state.offsets.groups_of(name), *(key.group for key in state.pops.table.keys_of(name, ""))}
     shown_again = {pop_retry_topic(name, group) for group in groups} - {name}
-    for topic in (*sorted(shown_again), name):  # the topic last: its groups say what is to go with it
-        state.pops.forget(topic=topic)  # first: one of that name that is made again has other messages at its offsets
-        was_there = topic in state.topics
-        state.remove_topic(call.now_ms, topic)
-        if was_there or state.store.queue_ids(topic):  # the latter are left when the disk refused an attempt halfway
-            state.store.remove_topic(topic)
-        state.offsets.forget_topic(topic)
-    state.save_offsets(sync=True)  # before one of that name can have other messages at them
+    state.delete_topics(call.now_ms, [*sorted(shown_again), name])  # last: its groups say what is to go with it
+    state.save_offsets(sync=True)  # also when an attempt before was refused that
     return call.command.response(ResponseCode.SUCCESS)
