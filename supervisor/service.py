@@ -37,6 +37,7 @@ from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
 from ..durable.room import needs_room
 from ..remoting.errors import UsageError
+from ..remoting.queues import MessageQueue
 from ..remoting.traces import TraceRecord
 from ..spark.needs import check_writer
 from ..workers.cells import CELLS_FILE, CellFile
@@ -431,10 +432,10 @@ class Supervisor:
         if self._operator.reload_ended(generation):
             self._lifecycle.renew()
 
-    def _queue_info(self, mq: Any) -> QueueInfo:
+    def _queue_info(self, handle: int, mq: MessageQueue) -> QueueInfo:
         return QueueInfo(
             self.settings.consumer.group, mq.topic, mq.broker_name, mq.queue_id, self._member.wanted_tags(mq.topic),
-            self.settings.cluster.namespace,
+            self.settings.cluster.namespace, self.core.popping.is_popped(handle, mq),
         )  # fmt: skip
 
     # --- run ----------------------------------------------------------------------------------------------------

@@ -34,7 +34,6 @@ from ..remoting.properties import (
     PROPERTY_CONSUME_START_TIME,
     PROPERTY_KEYS,
     PROPERTY_ORIGIN_MESSAGE_ID,
-    PROPERTY_POP_CK,
     PROPERTY_RETRY_TOPIC,
     PROPERTY_TAGS,
     PROPERTY_UNIQ_KEY,
@@ -159,11 +158,11 @@ class Message:
         return unwrap(queue.namespace, topic) if queue.namespace else topic
 
     def _topic_of_retry(self, topic: str) -> str:
-        group, properties = wrap(self._queue.namespace, self._queue.group), self._decoded()
-        if not is_own_retry(topic, group, popped=PROPERTY_POP_CK in properties):
+        group = wrap(self._queue.namespace, self._queue.group)
+        if not is_own_retry(topic, group, popped=self._queue.popped):
             return topic
         popped_of = topic[len(RETRY_PREFIX + group) + 1 :]
-        return popped_of or properties.get(PROPERTY_RETRY_TOPIC, topic)
+        return popped_of or self._decoded().get(PROPERTY_RETRY_TOPIC, topic)
 
     @property
     def queue(self) -> QueueInfo:

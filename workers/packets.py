@@ -98,7 +98,7 @@ _TRACES_OVERHEAD_BYTES = 3  # kind and brackets
 
 
 class QueueInfo(NamedTuple):
-    """The queue that records are pulled from, as the worker needs it. `tags` None = every message is wanted.
+    """The queue that records are pulled or `popped` from, as the worker needs it. `tags` None = every message is wanted.
 
     `group` and `topic` are as brokers know them; with a `namespace` messages show the plain topic.
     """
@@ -109,6 +109,7 @@ class QueueInfo(NamedTuple):
     queue_id: int
     tags: tuple[str, ...] | None = None
     namespace: str = ""
+    popped: bool = False
 
 
 class ChunkDescriptor(NamedTuple):
@@ -226,7 +227,13 @@ def decode_queue(packet: Buffer) -> tuple[int, QueueInfo]:
         wanted = None if tags is None else tuple(str(tag) for tag in tags)
         namespace = str(data["namespace"])
         return handle, QueueInfo(
-            data["group"], data["topic"], data["broker_name"], int(data["queue_id"]), wanted, namespace
+            data["group"],
+            data["topic"],
+            data["broker_name"],
+            int(data["queue_id"]),
+            wanted,
+            namespace,
+            bool(data["popped"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"unusable field {error}", "QUEUE packet") from error

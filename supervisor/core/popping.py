@@ -160,6 +160,10 @@ class Popping:
         """By which workers know the queues that were popped from."""
         return self._info_handles.values()
 
+    def is_popped(self, handle: int, mq: MessageQueue) -> bool:
+        """Whether workers know by `handle` what was popped from the queue: others know by theirs what was pulled."""
+        return self._info_handles.get(mq) == handle
+
     def _end_loops(self, topic: str, but: Collection[MessageQueue]) -> None:
         for mq in [mq for mq in self.loops if mq.topic == topic and mq not in but]:
             loop = self.loops.pop(mq)

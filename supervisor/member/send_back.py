@@ -33,8 +33,8 @@ from ...remoting.codes import (
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import DLQ_PREFIX, INNER_PRODUCER_GROUP, RETRY_PREFIX, is_own_retry
-from ...remoting.properties import PROPERTIES_MAX_BYTES, PROPERTY_POP_CK, decode_properties, encode_properties
+from ...remoting.names import DLQ_PREFIX, INNER_PRODUCER_GROUP, RETRY_PREFIX
+from ...remoting.properties import PROPERTIES_MAX_BYTES, decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
 from ...workers.failures import DEAD_LETTER_LEVEL, Mode, reconsume_limit, resend_level
@@ -319,9 +319,7 @@ def _noted(message: StoredMessage, topic: str) -> dict[str, str]:
 
 def _is_of_another(message: StoredMessage, group: str) -> bool:
     """Another group's retry, or a dead letter of any."""
-    return message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and not is_own_retry(
-        message.topic, group, popped=PROPERTY_POP_CK in message.properties
-    )
+    return message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and message.topic != RETRY_PREFIX + group
 
 
 def topic_would_be_lost(message: StoredMessage, group: str) -> bool:

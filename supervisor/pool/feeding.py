@@ -26,7 +26,7 @@ class Feeding:
 
     def __init__(
         self, core: Core, children: Mapping[str, Child], slab: memoryview, transport: Transport,
-        queue_info: Callable[[MessageQueue], QueueInfo],
+        queue_info: Callable[[int, MessageQueue], QueueInfo],
     ) -> None:  # fmt: skip
         self._core = core
         self._children = children
@@ -87,7 +87,7 @@ class Feeding:
         for packet in packets.encode_forget(gone):
             child.link.send(packet)
         for handle in new:
-            child.link.send(packets.encode_queue(handle, self._queue_info(queues[handle])))
+            child.link.send(packets.encode_queue(handle, self._queue_info(handle, queues[handle])))
 
     def _dispatch_ordered(self, action: DispatchOrdered) -> None:
         """Send chunks in their order. The core's clock is the monotonic one of this machine, which workers read too."""

@@ -68,7 +68,7 @@ class Pool:
 
     def __init__(
         self, core: Core, policy: Policy, *, run_id: str, transport: Transport, segments: Path, left_behind: list[Path],
-        cells: CellFile, queue_info: Callable[[MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
+        cells: CellFile, queue_info: Callable[[int, MessageQueue], QueueInfo], slab: memoryview, acted: Callable[[], None],
         gave_up: Callable[[str], None], reload_ended: Callable[[int], None], check: Callable[[packets.Ready], None],
         traced: Callable[[Sequence[TraceRecord]], None], direct_timeout_s: float,
     ) -> None:  # fmt: skip

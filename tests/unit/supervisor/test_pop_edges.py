@@ -107,6 +107,11 @@ def test_a_new_message_and_a_retry_at_the_same_offset_are_acknowledged_apart(ret
     retry, new = MessageQueue(retry_topic, "broker-a", 0), MessageQueue("T", "broker-a", 0)
     member.later(INVISIBLE_S / 2)
     assert [renew.mq for renew in member.renews] == [retry, new]
+    popping = member.core.popping
+    assert all(popping.is_popped(action.info_handle, action.mq) for action in member.chunks), (
+        "workers show the topic `T`"
+    )
+    assert not popping.is_popped(member.chunks[0].info_handle, member.chunks[1].mq)
     for renew in member.renews:
         member.core.handle(ev.Renewed(renew.handle, renew.offset, renew.check.renewed(2, 60_000, 0)), member.now)
     (first,) = [action for action in member.chunks if action.mq == retry]

@@ -98,9 +98,10 @@ def test_a_retry_shows_the_topic_it_was_sent_to_and_the_queue_it_was_pulled_from
 def test_only_the_groups_own_retries_show_their_first_topic(
     pulled: str, popped: bool, shown: str, namespace: str
 ) -> None:
-    popping = {"POP_CK": "0 0 0 0 0 broker-a 0 0"} if popped else {}
-    record = encode_message(stored(properties={"RETRY_TOPIC": wrap(namespace, "orders")} | popping))
-    queue = QUEUE._replace(topic=wrap(namespace, pulled), group=wrap(namespace, "group"), namespace=namespace)
+    record = encode_message(stored(properties={"RETRY_TOPIC": wrap(namespace, "orders")}))
+    queue = QUEUE._replace(
+        topic=wrap(namespace, pulled), group=wrap(namespace, "group"), namespace=namespace, popped=popped
+    )
     message = Message(record, 0, queue)
     assert message.topic == shown
     assert origin_topic(message) == ("orders" if pulled.startswith("%RETRY%") else pulled), (

@@ -16,9 +16,9 @@ u32 = st.integers(0, 0xFFFFFFFF)
 u64 = st.integers(0, 2**64 - 1)
 
 
-@given(u32, st.text(max_size=50), st.lists(st.text(max_size=20), max_size=5) | st.none())
-def test_queue_comes_back(handle: int, name: str, tags: list[str] | None) -> None:
-    queue = QueueInfo(name, "%RETRY%" + name, "broker-a", 7, None if tags is None else tuple(tags))
+@given(u32, st.text(max_size=50), st.lists(st.text(max_size=20), max_size=5) | st.none(), st.booleans())
+def test_queue_comes_back(handle: int, name: str, tags: list[str] | None, popped: bool) -> None:
+    queue = QueueInfo(name, "%RETRY%" + name, "broker-a", 7, None if tags is None else tuple(tags), "", popped)
     assert packets.decode_queue(packets.encode_queue(handle, queue)) == (handle, queue)
 
 
