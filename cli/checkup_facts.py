@@ -204,7 +204,7 @@ class Looking:
         if not self._known and TOOLS_GROUP in refused:  # of our group that says nothing
             refused, unlooked = "", refused
         queues = sum(data.read_queue_nums for data in readable)
-        return TopicFacts(name, True, queues, perms, refused, unlooked=unlooked)
+        return TopicFacts(name, True, queues, perms, refused, unlooked=unlooked, at_brokers=topic)
 
     @property
     def _known(self) -> bool:
@@ -240,6 +240,7 @@ class Looking:
             known=self._known,
             own_id=own_client_id(s) if named else "",
             shares_queues=s.consumer.client_rebalance and not is_broadcasting(s),
+            at_brokers=self._group,
         )
         if not is_broadcasting(s):
             unmade, dropped_at = await self._at_its_brokers()

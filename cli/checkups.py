@@ -61,6 +61,12 @@ class TopicFacts:
     near: str = ""
     """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
     unlooked: str = ""
+    at_brokers: str = ""
+    """Its name as brokers know it, where that is another: what administrators type."""
+
+    @property
+    def typed(self) -> str:
+        return self.at_brokers or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,12 @@ class GroupFacts:
     """Brokers that do not know it, and may not make it."""
     dropped_at: tuple[str, ...] = ()
     """Brokers that drop what failed in it: its retryQueueNums is 0 there."""
+    at_brokers: str = ""
+    """Its name as brokers know it, where that is another: what administrators type."""
+
+    @property
+    def typed(self) -> str:
+        return self.at_brokers or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,11 +295,11 @@ def _topic(topic: TopicFacts) -> Finding:
         return _refused(check, topic)
     if not topic.queues:
         return Finding(Level.FAULT, check, f"{topic.name} has no queue that may be read",
-                       f"let it be read: `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+                       f"let it be read: `mqadmin updateTopicPerm -t {topic.typed} -p 6`")  # fmt: skip
     closed = _without(topic, PERM_READ)
     if closed:
         return Finding(Level.WARNING, check, f"{topic.name} may not be read on {', '.join(closed)}",
-                       f"its messages there wait; `mqadmin updateTopicPerm -t {topic.name} -p 6`")  # fmt: skip
+                       f"its messages there wait; `mqadmin updateTopicPerm -t {topic.typed} -p 6`")  # fmt: skip
     if topic.unlooked:
         return Finding(Level.WARNING, check, f"{topic.name}: not looked whether the group may read it ({topic.unlooked})",
                        "until the brokers know the group, this is asked as TOOLS_CONSUMER: give this user SUB on that group,"
@@ -314,7 +326,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
             continue
         needed = needed or PERM_WRITE
         closed = sorted({broker for bit in (PERM_READ, PERM_WRITE) if needed & bit for broker in _without(topic, bit)})
-        todo = f"`mqadmin updateTopicPerm -t {topic.name} -p 6`"
+        todo = f"`mqadmin updateTopicPerm -t {topic.typed} -p 6`"
         if topic.refused:
             yield _refused(check, topic)
         elif closed:
@@ -333,7 +345,7 @@ def _membership(group: GroupFacts) -> Finding:
     if group.unmade:
         return Finding(Level.FAULT, "group", f"{group.name} is not known to {', '.join(group.unmade)}, which may not make"
                        " groups (autoCreateSubscriptionGroup=false): a member would get no queues, and no error",
-                       f"`mqadmin updateSubGroup -g {group.name} -c CLUSTER`")  # fmt: skip
+                       f"`mqadmin updateSubGroup -g {group.typed} -c CLUSTER`")  # fmt: skip
     if not group.known:
         return _fine("group", f"{group.name} is new: the brokers know it with its first heartbeat")
     if not group.members:
@@ -345,7 +357,7 @@ def _group(group: GroupFacts, topics: Sequence[TopicFacts]) -> Iterator[Finding]
     if group.dropped_at:
         yield Finding(Level.WARNING, "retries", f"{group.name} has retryQueueNums 0 on {', '.join(group.dropped_at)}: what is"
                       " sent back there is answered with success and dropped, so failed messages have no retry and no dead"
-                      " letter", f"`mqadmin updateSubGroup -g {group.name} -q 1 -c CLUSTER`")  # fmt: skip
+                      " letter", f"`mqadmin updateSubGroup -g {group.typed} -q 1 -c CLUSTER`")  # fmt: skip
     if group.unknown:
         yield _fine("group", f"{group.name}: not looked at, {group.unknown}")
         return

@@ -260,15 +260,17 @@ async def of_each_queue(
     queues: Sequence[MessageQueue], look: Callable[[MessageQueue], Awaitable[list[Stored]]], silent: Silent
 ) -> list[Stored]:
     """What `look` finds, in the order of time; a broker that does not answer is put into `silent`, and one that is there is
-    not asked. Raises UnreachableError where none answers."""
+    not asked. Raises UnreachableError where none has answered for one queue."""
     found: list[Stored] = []
+    heard = False
     for mq in queues:
         if mq.broker_name not in silent:
             try:
                 found += await look(mq)
+                heard = True
             except UnreachableError as error:
                 silent[mq.broker_name] = error
-    if silent and silent.keys() >= {mq.broker_name for mq in queues}:
+    if silent and not heard:
         raise next(iter(silent.values()))
     return sorted(found, key=_stored)
 

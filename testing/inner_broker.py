@@ -49,7 +49,7 @@ from ..supervisor.core.decisions import Core
 from ..supervisor.core.pulling import PullResult
 from ..supervisor.core.slab import Slot
 from ..supervisor.core.subscriptions import Subscriptions
-from ..supervisor.member.send_back import of_a_retry, topic_would_be_lost
+from ..supervisor.member.send_back import goes_anew, of_a_retry
 from ..workers.failures import DEAD_LETTER_LEVEL, Mode, resend_level
 from ..workers.message import Message
 
@@ -230,10 +230,10 @@ class Requests:
         header = PullResponse.from_fields(answer.fields)
         return PullResult(answer.code, header.next_begin_offset, len(answer.body), slot, min_offset=header.min_offset)
 
-    def send_back(self, action: act.SendBack, record: bytes) -> Command:
-        """A failed message to its broker; one that was tried here to its limit as the orderly service sends it."""
+    def send_back(self, action: act.SendBack, record: bytes, *, locks: bool) -> Command:
+        """A failed message to its broker, or by an ordinary send. `locks`: the group locks its queues."""
         message = decode_message(record)
-        if action.mode is Mode.LAST_ATTEMPT or topic_would_be_lost(message, self._group):
+        if goes_anew(action, message, self._group, locks=locks):
             return self._own_send(message, action)
         header = SendBack(
             offset=int.from_bytes(record[28:36], "big"), group=self._group,
@@ -338,7 +338,7 @@ class InnerEdge:
     def _send_back(self, action: act.SendBack) -> None:
         record = bytes(self._view[action.start : action.end])
         log_end = self._broker.core.state.store.log_end
-        command = self._requests.send_back(action, record)
+        command = self._requests.send_back(action, record, locks=self._core.state.config.locks)
         accepted = self._broker.now(command).code == ResponseCode.SUCCESS
         if accepted:
             self._fate(action.mq, record, action.error, self._broker.went_back(log_end))

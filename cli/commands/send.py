@@ -198,13 +198,15 @@ def _read(stream: BinaryIO, name: str, lines: bool) -> Iterator[bytes | None]:
 def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
     """Its lines without their ends, of one that is too long for a body the begin; None before a wait for more, as in
     `tail -f | rocketcrew send --lines`. Python's own buffer would not say that it is empty."""
-    raw: BinaryIO = getattr(stream, "raw", stream)
+    raw: io.RawIOBase | BinaryIO = getattr(stream, "raw", stream)
     rest = b""
     while True:
         if not _is_readable(raw, 0):
             yield None
             _is_readable(raw, None)
         block = raw.read(READ_BYTES)
+        if block is None:  # another reader of a pipe that does not block was faster
+            continue
         *whole, rest = (rest + block).split(b"\n")
         yield from whole
         if rest and (not block or len(rest) > BODY_MAX_BYTES + 1):
@@ -214,11 +216,13 @@ def _lines(stream: BinaryIO) -> Iterator[bytes | None]:
             return
 
 
-def _is_readable(stream: BinaryIO, wait_s: float | None) -> bool:
+def _is_readable(stream: io.RawIOBase | BinaryIO, wait_ms: int | None) -> bool:
+    ready = select.poll()
     try:
-        return bool(select.select([stream], [], [], wait_s)[0])
+        ready.register(stream, select.POLLIN)
     except io.UnsupportedOperation:  # it is no file of the system's
         return True
+    return bool(ready.poll(wait_ms))
 
 
 def _repeated(bodies: Iterable[bytes | None], count: int | None) -> Iterator[tuple[bytes | None, int | None]]:

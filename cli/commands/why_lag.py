@@ -87,7 +87,8 @@ def text_of(answer: Mapping[str, Any]) -> str:
     lines += [f"topic {topic} does not exist: it is consumed as soon as it does" for topic in answer["missing_topics"]]
     lines += [
         f"topic {topic}: a broker answers our heartbeats and does not list us as a member of the group, so none of its queues"
-        f" is ours: it has no group {answer['group']}, and may not make it; `mqadmin updateSubGroup -g {answer['group']}`"
+        f" is ours: it has no group {answer['group']}, and may not make it;"
+        f" `mqadmin updateSubGroup -g {answer['group']} -c CLUSTER`"
         for topic in answer["unlisted_topics"]
     ]
     if not lines and not answer["queues"] and not answer["popped"]:

@@ -332,7 +332,8 @@ class Core:
     def _members(self, event: ev.Members, now: float) -> None:
         self.assigning.members(event, now)
         self.doubts.looked_up(event, now)
-        self.unlisted.looked_up(event, now)
+        if event.asked_at is None or not self.assigning.is_late(event.topic, event.asked_at):
+            self.unlisted.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
         if self.doubts.answered(event.handle, event.offset, event.wall_ms, now):

@@ -2,8 +2,9 @@
 
 A broker that may not make groups (autoCreateSubscriptionGroup = false) passes over the heartbeat of a group that it does not
 know, from RocketMQ 5 on (ClientManageProcessor.heartBeat), and its list of members is empty. Nothing is refused, so nothing
-else would say why no queue comes. One look may be a chance: a broker forgets us with the connection. At the second in a row
-it is said once; heartbeats and looks go on every LOOK_AGAIN_S until we are listed, so it begins when the group is made.
+else would say why no queue comes. For a moment that may be by chance: a broker forgets us with the connection. What is still
+so LOOK_AGAIN_S after a heartbeat is said once; heartbeats and looks go on so often until we are listed, so it begins when the
+group is made, or until nobody has answered so for FORGOTTEN_S, as of a topic that was deleted.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from .events import Members
 from .state import State
 
 LOOK_AGAIN_S: Final = 5.0
+FORGOTTEN_S: Final = 60.0
 SAID_AGAIN_S: Final = 600.0
 """One of several brokers may lack the group, and each look asks another."""
 
@@ -26,8 +28,8 @@ class Unlisted:
     def __init__(self, state: State, look_up: Callable[[str, float], None]) -> None:
         self._s = state
         self._look_up = look_up
-        self._topics: dict[str, int] = {}
-        """Whose broker did not list us at the last look, and in how many in a row."""
+        self._topics: dict[str, tuple[float, float]] = {}
+        """Whose broker did not list us at the last look: when it was so first and last, in a row."""
         self._said_at = float("-inf")
         self._armed = False
 
@@ -39,8 +41,9 @@ class Unlisted:
             return
         if self._s.stopping or answer.topic not in self._s.topics:
             return
-        looks = self._topics[answer.topic] = self._topics.get(answer.topic, 0) + 1
-        if looks >= 2 and now - self._said_at >= SAID_AGAIN_S:
+        first, _ = self._topics.get(answer.topic, (now, now))
+        self._topics[answer.topic] = first, now
+        if answer.topic in self.topics and now - self._said_at >= SAID_AGAIN_S:
             self._said_at = now
             self._say(answer.topic)
         self._arm(now)
@@ -56,8 +59,8 @@ class Unlisted:
 
     @property
     def topics(self) -> list[str]:
-        """Of which a broker has left us out twice or more."""
-        return sorted(topic for topic, looks in self._topics.items() if looks >= 2 and topic in self._s.topics)
+        """Of which a broker has left us out for LOOK_AGAIN_S or longer."""
+        return sorted(topic for topic, (first, last) in self._topics.items() if last >= first + LOOK_AGAIN_S)
 
     def _arm(self, now: float) -> None:
         if not self._armed:
@@ -66,7 +69,11 @@ class Unlisted:
 
     def _again(self, now: float) -> None:
         self._armed = False
-        self._topics = {topic: looks for topic, looks in self._topics.items() if topic in self._s.topics}
+        self._topics = {
+            topic: (first, last)
+            for topic, (first, last) in self._topics.items()
+            if topic in self._s.topics and now < last + FORGOTTEN_S
+        }
         if self._s.stopping or not self._topics:
             return
         self._s.out.append(Heartbeat())

@@ -89,8 +89,8 @@ class SendBacks:
                 return True
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
-        own = action.mode is Mode.LAST_ATTEMPT or self._own_sends
-        if message is None or not (own or topic_would_be_lost(message, self._group)):
+        own = message is not None and (self._own_sends or goes_anew(action, message, self._group, locks=self._locks))
+        if not own:
             try:
                 await self._to_its_broker(action, record, message)
                 return True
@@ -322,9 +322,14 @@ def _is_of_another(message: StoredMessage, group: str) -> bool:
     return message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and message.topic != RETRY_PREFIX + group
 
 
-def topic_would_be_lost(message: StoredMessage, group: str) -> bool:
-    """A broker's send-back would leave the note of another topic than the one that this group has the message of."""
-    return _is_of_another(message, group) and message.properties.get("RETRY_TOPIC", message.topic) != message.topic
+def goes_anew(action: SendBackAction, message: StoredMessage, group: str, *, locks: bool) -> bool:
+    """Whether it goes by an ordinary send though its broker may be there: a last attempt, as with Java's orderly service, and
+    what a broker's send-back would leave the note of another topic of than the one that this group has it of. That is left
+    where the group `locks` its queues and the message is to come again: what such a group sends is a dead letter."""
+    if action.mode is Mode.LAST_ATTEMPT:
+        return True
+    lost = _is_of_another(message, group) and message.properties.get("RETRY_TOPIC", message.topic) != message.topic
+    return lost and (action.last or not locks)
 
 
 def _origin_topic(message: StoredMessage) -> str:

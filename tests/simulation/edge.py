@@ -352,7 +352,8 @@ class Edge:
         if action.facts is not None:
             info = record_info(view, start, action.end)
             self._member.coroner.dead_letter(action, number_of(view[info.body_start : info.body_start + 8]))
-        command, record = self._requests.send_back(action, bytes(view[start : action.end])), None
+        locks = self._core.state.config.locks
+        command, record = self._requests.send_back(action, bytes(view[start : action.end]), locks=locks), None
         if action.mode is Mode.LAST_ATTEMPT:
             self._world.note("an ordered message reached its limit")
             record = SentAsNew((action.mq.topic, action.mq.queue_id), offset)

@@ -15,16 +15,19 @@ from rocketcrew.client.opening import open_cluster
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.codes import RequestCode
-from rocketcrew.supervisor.member.access import access_of
+from rocketcrew.remoting.namespaces import wrap
+from rocketcrew.supervisor.member.access import access_of, in_namespace
 
 
-def found(group: SubscriptionGroupConfig | None, *, makes: bool, retry_topic: bool) -> list[Finding]:
+def found(
+    group: SubscriptionGroupConfig | None, *, makes: bool, retry_topic: bool, namespace: str = ""
+) -> list[Finding]:
     async def look() -> list[Finding]:
         config = BrokerConfig(auto_create_group=makes)
         async with EmbeddedBroker(config=config) as broker, open_cluster(broker.name_server) as cluster:
             admin, named = Admin(cluster), list[str]()
             for topic in ("orders", *(["%RETRY%g"] if retry_topic else [])):
-                await admin.create_topic(broker.address, TopicConfig(topic))
+                await admin.create_topic(broker.address, TopicConfig(wrap(namespace, topic)))
             if group is not None:
                 await admin.create_group(broker.address, group)
             broker.intercepts.append(
@@ -34,8 +37,9 @@ def found(group: SubscriptionGroupConfig | None, *, makes: bool, retry_topic: bo
                     else None
                 )
             )
-            told = {"cluster.name_servers": broker.name_server, "consumer.group": "g", "consumer.topics": "orders"}
-            settings = load(told, {}, None)
+            told = {"cluster.name_servers": broker.name_server, "consumer.group": "g", "consumer.topics": "orders",
+                    "cluster.namespace": namespace}  # fmt: skip
+            settings = in_namespace(load(told, {}, None))
             facts = await Looking(cluster, access_of(settings), settings).into(Facts())
             assert retry_topic or not makes or not named, "a broker may make the group that it is asked about"
             return [one for one in findings(facts) if one.check in ("group", "retries") and one.level is not Level.FINE]
@@ -51,6 +55,11 @@ def test_a_group_that_the_broker_may_not_make_is_a_fault(retry_topic: bool) -> N
         "g is not known to embedded, which may not make groups (autoCreateSubscriptionGroup=false)"
     )
     assert one.todo == "`mqadmin updateSubGroup -g g -c CLUSTER`"
+
+
+def test_the_command_names_the_group_as_brokers_know_it() -> None:
+    (one,) = found(None, makes=False, retry_topic=False, namespace="n")
+    assert (one.found.partition(" ")[0], one.todo) == ("g", "`mqadmin updateSubGroup -g n%g -c CLUSTER`")
 
 
 @pytest.mark.parametrize("retry_topic", [False, True])

@@ -128,7 +128,7 @@ def test_a_group_that_a_broker_may_not_make_is_the_reason_for_no_queues() -> Non
     assert said.startswith(
         "topic orders: a broker answers our heartbeats and does not list us as a member of the group"
     )
-    assert said.endswith("`mqadmin updateSubGroup -g billing`")
+    assert said.endswith("`mqadmin updateSubGroup -g billing -c CLUSTER`")
 
 
 def test_a_topic_that_does_not_exist_is_the_reason_for_no_queues() -> None:

@@ -48,7 +48,7 @@ ENTRIES: st.SearchStrategy[Entry] = st.one_of(
         st.sampled_from([A, B]), OFFSETS, OFFSETS, st.integers(0, 2),
     ),
     st.builds(JournalCommitted, st.sampled_from([A, B]), st.just(-1), st.just(-1), st.integers(1, 2)),
-    st.builds(JournalGoesOn, st.sampled_from([A, B]), st.integers(0, 2)),
+    st.builds(JournalGoesOn, st.sampled_from([A, B]), st.integers(1, 2)),
     st.builds(JournalSent, st.sampled_from([A, B]), OFFSETS),
     st.builds(JournalRun, st.sampled_from([A, B]), st.just("w1")),
     st.builds(JournalRun, st.none(), st.sampled_from(["", "w1"])),

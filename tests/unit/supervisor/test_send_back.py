@@ -188,6 +188,17 @@ def test_what_was_tried_here_to_its_limit_is_a_dead_letter_though_its_broker_kno
     play(scene, limit=3)
 
 
+@pytest.mark.parametrize("topic", [TOPIC, f"%RETRY%{GROUP}", "%RETRY%another", "%DLQ%another"])
+def test_a_group_that_locks_its_queues_sends_back_what_is_to_come_again(topic: str) -> None:
+    async def scene(s: Scene) -> None:
+        s.back = SendBacks(s.cluster, Operations(s.cluster), GROUP, s.limit, locks=True)
+        noted = encode_properties({"RETRY_TOPIC": "first"}).encode()
+        assert await s.give(replace(await s.send(), topic=topic, raw_properties=noted))
+        assert [asked.code for asked in s.asked] == [SEND_BACK]
+
+    play(scene, limit=3)
+
+
 @pytest.mark.parametrize("topic", ["%RETRY%another", "%DLQ%another", f"%DLQ%{GROUP}"])
 def test_the_topic_that_a_message_of_another_groups_came_by_is_noted_to_its_end(topic: str) -> None:
     async def scene(s: Scene) -> None:

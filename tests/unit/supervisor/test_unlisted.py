@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
-from rocketcrew.supervisor.core.unlisted import LOOK_AGAIN_S
+from rocketcrew.supervisor.core.unlisted import FORGOTTEN_S, LOOK_AGAIN_S
 
 from .conftest import ME, TOPIC
 
@@ -27,11 +27,13 @@ def looked(bench: Bench, *members: str, unlisted: bool = True) -> list[str]:
     return [event for event in bench.logged() if event != "assignment_changed"]
 
 
-def test_it_is_said_once_at_the_second_look(bench: Bench) -> None:
+def test_it_is_said_once_when_it_is_still_so(bench: Bench) -> None:
     started(bench)
     assert looked(bench) == []
+    bench.pass_ms(200)  # at the start, and when somebody joins
+    assert looked(bench) == []
     assert bench.core.unlisted.topics == []
-    bench.pass_ms(LOOK_AGAIN_S * 1000)
+    bench.pass_ms(LOOK_AGAIN_S * 1000 - 200)
     assert looked(bench, "other") == ["member_not_listed"]
     assert bench.core.unlisted.topics == [TOPIC]
     for _ in range(20):
@@ -75,6 +77,21 @@ def test_of_two_brokers_in_turn_one_without_the_group_is_not_said_by_each(bench:
         assert looked(bench) == []
         assert looked(bench, ME, unlisted=False) == []
         bench.pass_ms(LOOK_AGAIN_S * 1000)
+
+
+def test_it_is_forgotten_where_nobody_says_so_any_more(bench: Bench) -> None:
+    """As of a topic that was deleted."""
+    started(bench)
+    looked(bench)
+    bench.pass_ms(LOOK_AGAIN_S * 1000)
+    looked(bench)
+    assert bench.core.unlisted.topics == [TOPIC]
+    bench.pass_ms(FORGOTTEN_S * 1000)
+    assert bench.core.unlisted.topics == []
+    bench.take(act.FetchAssignment)
+    bench.take(act.Heartbeat)
+    bench.pass_ms(LOOK_AGAIN_S * 1000)
+    bench.none(act.Heartbeat, act.FetchAssignment)
 
 
 def test_a_stop_ends_it(bench: Bench) -> None:

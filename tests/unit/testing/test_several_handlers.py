@@ -62,6 +62,20 @@ def test_what_another_group_failed_with_comes_again_to_the_handler_of_its_topic(
     assert (result.done, result.dead_letters, result.unfinished) == (1, [], 0)
 
 
+@pytest.mark.parametrize("topic", ["orders", "%RETRY%another", "%DLQ%another"])
+def test_in_order_what_failed_comes_again_too(topic: str) -> None:
+    """An ordinary send of a group that locks its queues would be a dead letter."""
+
+    @handler(topic=topic, order="key")
+    def failed(order: Message) -> None:
+        if order.reconsume_times < 2:
+            raise ValueError("not yet")
+
+    again = message(topic=topic, keys="o-1", properties={"RETRY_TOPIC": "first"})
+    result = run(failed, [again], settings={"consumer.order_on_failure": "pass"})
+    assert (result.done, len(result.retries), result.dead_letters, result.unfinished) == (1, 2, [], 0)
+
+
 def test_a_topic_that_no_handler_names_is_refused() -> None:
     with pytest.raises(UsageError, match="of topic other, and orders, refunds is what this run consumes"):
         run([paid, refund], [message(topic="orders", tags="paid"), message(topic="other")])
