@@ -17,8 +17,10 @@ from typing import Any, Final, Self
 import structlog
 
 from ..client.cluster import Cluster
+from ..conf.formats import topic_of
 from ..conf.segment_format import READY_DIR
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..remoting.namespaces import wrap
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import SYSFLAG_LOW_BYTE
 from ..workers.api import BatchResult, Handler
@@ -75,6 +77,7 @@ class Rerun:
         self._sealer = Sealer(staging / READY_DIR, pause=_refuse, waits=None)
         self._group = group
         self._namespace = namespace
+        self._named = {wrap(namespace, topic_of(text)) for text in self._handler.subscriptions}
         self._loop = asyncio.new_event_loop()
         self.failed: dict[tuple[QueueKey, int], str] = {}
         self._ran: dict[tuple[QueueKey, int], tuple[int, int]] = {}
@@ -96,7 +99,9 @@ class Rerun:
     def run(self, fetched: Iterable[tuple[QueueKey, bytes]]) -> None:
         """Handle fetched records, between `__enter__` and `__exit__`."""
         for key, record in fetched:
-            info = QueueInfo(key.group, key.topic, key.broker, key.queue_id, None, self._namespace)
+            # How it was read nobody noted. `%RETRY%group_topic` is the group's own, unless the handler names that very topic.
+            popped = key.topic not in self._named
+            info = QueueInfo(key.group, key.topic, key.broker, key.queue_id, None, self._namespace, popped)
             if record[SYSFLAG_LOW_BYTE] & INNER_BATCH_BIT:
                 messages = expand_inner_batch(record, 0, len(record), info)
             else:

@@ -9,7 +9,7 @@ import pytest
 
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli.following import Following
-from rocketcrew.cli.messages import Filter
+from rocketcrew.cli.messages import Filter, Silent, Stored, of_each_queue
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -19,6 +19,7 @@ from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UnreachableError
+from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
 
 NOBODY = "127.0.0.1:1"
@@ -108,6 +109,23 @@ def test_a_broker_that_goes_away_is_named_and_read_on_where_it_was_when_it_is_ba
         assert site.said == ["broker-b does not answer, the others are shown", "broker-b answers again"]
 
     play(scene)
+
+
+def test_what_was_read_before_its_broker_went_away_is_kept() -> None:
+    """It is not read again: the queue was passed."""
+    read, away = MessageQueue("orders", "broker-a", 0), MessageQueue("orders", "broker-a", 1)
+    message = StoredMessage("orders", b"x", b"")
+
+    async def look(mq: MessageQueue) -> list[Stored]:
+        if mq == away:
+            raise UnreachableError(NOBODY)
+        return [("broker-a", message)]
+
+    silent: Silent = {}
+    assert asyncio.run(of_each_queue([read, away], look, silent)) == [("broker-a", message)]
+    assert list(silent) == ["broker-a"]
+    with pytest.raises(UnreachableError):
+        asyncio.run(of_each_queue([away], look, {}))
 
 
 def test_of_one_that_is_away_at_the_begin_nothing_old_is_shown() -> None:

@@ -20,11 +20,12 @@ from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.batch import encode_batch
 from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, decode_message, encode_message
 from rocketcrew.workers.api import BatchResult, handler
 from rocketcrew.workers.boot import TableSpec
-from rocketcrew.workers.loading import describe
+from rocketcrew.workers.loading import HandlerSpec, describe
 from rocketcrew.workers.message import Message
 
 KEY = QueueKey("g", "orders", "b", 0)
@@ -206,3 +207,30 @@ def test_a_handler_whose_rows_do_not_fit_is_refused_before_anything_is_fetched(t
     table = TableSpec("/data/t", (("n", "string"),))
     with pytest.raises(UsageError, match="'n' is bigint here and string there"):
         Rerun(describe(number), "", tmp_path / "segments", "g", "", table=table)
+
+
+@handler(topic="orders", schema="n bigint")
+def of_orders(_: Message) -> dict[str, int]:
+    return {"n": 1}
+
+
+@handler(topic="%RETRY%g_refunds", schema="n bigint")
+def of_another_group(_: Message) -> dict[str, int]:
+    return {"n": 2}
+
+
+def test_retries_go_to_the_handler_of_their_topic_whether_they_were_pulled_or_popped(tmp_path: Path) -> None:
+    retries = [
+        (QueueKey("g", topic, "b", 0), encode_message(StoredMessage(topic, b"", raw, queue_offset=offset)))
+        for offset, (topic, raw) in enumerate([
+            ("%RETRY%g_orders", b""), ("%RETRY%g+orders", b""), ("%RETRY%g_refunds", b""),
+            ("%RETRY%g", encode_properties({"RETRY_TOPIC": "orders"}).encode()),
+        ])
+    ]  # fmt: skip
+    handlers = HandlerSpec(
+        f"{__name__}:of_orders,of_another_group", import_path=f"{__name__}:of_orders,of_another_group"
+    )
+    with Rerun(handlers, "", tmp_path / "segments", "g", "") as rerun:
+        rerun.run(retries)
+    assert rerun.failed == {}
+    assert rows(tmp_path) == {0: [1], 1: [1], 2: [2], 3: [1]}
