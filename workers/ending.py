@@ -1,7 +1,7 @@
 """The end of a worker's process, whose work is done: what the handler has left running is ended as Python would, but in time.
 
 Python waits without a limit for threads that are no daemons, and for pools at work: nobody could tell that from a tear-down
-that hangs, and the supervisor would kill the worker. So a thread of our own ends the process after a while, and says who was
+that hangs, and the supervisor would kill the worker. So a thread of our own ends the process shortly before, and says who was
 cut off. Where a thread holds the interpreter's lock for as long, the supervisor kills the worker all the same.
 
 Daemonic children of `multiprocessing` are terminated, as Python promises. It does so by `atexit`, which no forked process
@@ -15,43 +15,92 @@ import contextlib
 import os
 import sys
 import threading
-from _thread import start_new_thread  # as they were before the handler's module: see own_thread.py
+from _thread import allocate_lock, start_new_thread  # as they were before the handler's module: see own_thread.py
 from collections.abc import Callable, Iterable
-from time import sleep
+from time import monotonic_ns, sleep
+from types import FrameType
 from typing import Any, Final, cast
 
+from ..conf.units import NS_PER_MS, NS_PER_S
+from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .own_thread import NoThreadError, OwnThread
+from .packets import STOP, decode_stop
 
-LEFT_WAIT_S: Final = 2.0
-"""For threads and daemonic children, from the end of the work on: less than the supervisor waits for the process."""
+LEAVE_S: Final = 10.0
+"""The supervisor waits so long for a worker that it lets go, or that ends by itself: for sealing, the tear-down hook and what
+the handler has left running; then it kills it. When all stop it waits less, and STOP says until when."""
+RESERVE_NS: Final = NS_PER_S
+"""So long before that what is left is cut off; of a shorter time half."""
+CHILDREN_WAIT_S: Final = 2.0
+"""For daemonic children, which have had TERM, and what else `multiprocessing` waits for, when the threads have ended: a queue
+that nobody reads is never empty. And for all that a worker leaves that has failed."""
 NAMED_MAX: Final = 10
 _FLAVOURS: Final = ("multiprocessing", "multiprocess")
+_FEEDER_JOIN: Final = "_finalize_join"
+"""The function in which `multiprocessing` waits for what was put into a queue to be read; `thread` is who writes it."""
 
 
-def cut_off_late(code: int, log: Any, leave: Callable[[int], object] = os._exit, wait_s: float = LEFT_WAIT_S) -> None:
-    """From another thread, end this process with that exit code when it is still here after `wait_s`."""
+class Ending:
+    """Ends this process from another thread when it is still here after a time, and says what was left."""
 
-    def cut_off() -> None:
-        sleep(wait_s)
+    def __init__(self, code: int, log: Any, leave: Callable[[int], object] = os._exit) -> None:
+        self._code = code
+        self._log = log
+        self._leave = leave
+        self._claim = allocate_lock()
+
+    def after(self, wait: Callable[[], object]) -> None:
+        """When `wait` has returned; the first one that has does it."""
+        with contextlib.suppress(NoThreadError):  # then the supervisor ends it
+            OwnThread(lambda: self.cut_off(wait), start_new_thread)
+
+    def cut_off(self, wait: Callable[[], object]) -> None:
+        """As `after`, in this thread."""
+        wait()
+        if not self._claim.acquire(blocking=False):
+            return
         try:
-            say_left(log)
+            say_left(self._log)
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
         finally:
-            leave(code)
+            self._leave(self._code)
 
-    with contextlib.suppress(NoThreadError):  # then the supervisor ends it
-        OwnThread(cut_off, start_new_thread)
+
+def until_due(
+    link: WorkerLink, clock: Callable[[], int] = monotonic_ns, pause: Callable[[float], object] = sleep
+) -> None:
+    """Wait until shortly before the supervisor kills this process. A worker that was being replaced may get another STOP
+    meanwhile, as all are to stop."""
+    due_ns = _due(link.stop_by_ns, clock())
+    while (left_ms := (due_ns - clock()) // NS_PER_MS) > 0:
+        try:
+            packet = link.receive() if link.wait(left_ms) else None
+        except (LinkClosedError, DescriptorsClosedError):
+            pause(max(0, due_ns - clock()) / NS_PER_S)
+            return
+        if packet is not None and packet[0] == STOP:
+            due_ns = min(due_ns, _due(decode_stop(packet), clock()))
+
+
+def _due(by_ns: int, now_ns: int) -> int:
+    left_ns = max(0, by_ns - now_ns) if by_ns else round(LEAVE_S * NS_PER_S)
+    return now_ns + left_ns - min(RESERVE_NS, left_ns // 2)
 
 
 def say_left(log: Any) -> None:
     """Name what Python waits for, and end the processes that nobody could end after this one."""
+    stack = main_stack()
     threads, children = threads_left(), [child for name in _FLAVOURS for child in daemonic_children(name)]
+    joined = [frame.f_locals.get("thread") for frame in stack if frame.f_code.co_name == _FEEDER_JOIN]
+    threads += [thread for thread in joined if isinstance(thread, threading.Thread)]
     effect = (
         "the work was done, and Python waits for them without a limit: they are cut off. End them in the tear-down hook,"
-        " or begin them as daemons"
+        " or begin them as daemons; of a queue whose QueueFeederThread is left, read all, or call its cancel_join_thread()"
     )
-    log.warning("threads_left", threads=_named(threads), processes=_named(children), effect=effect)
+    # A finalizer of `multiprocessing` may be the user's own, and wait for anything.
+    where = {} if threads or children else {"waits_in": [_place(frame) for frame in stack[:NAMED_MAX]]}
+    log.warning("threads_left", threads=_named(threads), processes=_named(children), effect=effect, **where)
     for child in children:
         child.kill()  # TERM it has had
     for thread in threads:
@@ -66,11 +115,24 @@ def threads_left() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if not each.daemon and each is not main]
 
 
-def end_as_python() -> None:
-    """What Python does at the end of a program, in its order: executors are shut down, threads are waited for, daemonic
-    children are terminated."""
+def main_stack() -> list[FrameType]:
+    """Of the main thread, which ends this process; the innermost frame is the first."""
+    stack: list[FrameType] = []
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        stack.append(frame)
+        frame = frame.f_back
+    return stack
+
+
+def end_threads() -> None:
+    """As Python does at the end of a program: executors are shut down, and threads are waited for."""
     with contextlib.suppress(Exception):  # all of it may be what the handler has made of it, and the work is done
         cast("Any", threading)._shutdown()
+
+
+def end_all_children() -> None:
+    """What Python does next: daemonic children are terminated."""
     for name in _FLAVOURS:
         with contextlib.suppress(Exception):
             end_children(name)
@@ -89,6 +151,10 @@ def daemonic_children(name: str) -> list[Any]:
     process: Any = sys.modules.get(f"{name}.process")
     children = [] if process is None else list(process._children)
     return [child for child in children if child.daemon and child._parent_pid == os.getpid()]
+
+
+def _place(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _named(each: Iterable[Any]) -> list[str]:

@@ -244,6 +244,8 @@ class WorkerLink:
         self.transport = transport
         self._socket = PlainSocket(fileno=sock.detach())  # gevent's waits in ways of its own: see own_thread.py
         self._socket.setblocking(True)
+        self.stop_by_ns = 0
+        """When the supervisor kills this process, as STOP has said; 0 = it has not."""
         self._own = identity(self._socket.fileno())
         self._view = memoryview(bytearray(RECEIVE_BYTES))
         self._framer = StreamFramer()

@@ -43,7 +43,7 @@ from .consume_hooks import ConsumeHooks
 from .context import Context, enter
 from .ddl import as_schema, to_ddl
 from .descriptors import SpareDescriptor
-from .ending import cut_off_late, end_as_python
+from .ending import CHILDREN_WAIT_S, Ending, end_all_children, end_threads, until_due
 from .inferring import INFER, Inferring, declared_columns
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, load
@@ -115,8 +115,12 @@ def worker_main(boot: WorkerBoot) -> int:
         flush_providers()
         if boot.sentry is not None:
             flush_sentry()
-        cut_off_late(code, log)
-    end_as_python()
+        ending = Ending(code, log)
+        # Where a worker has failed, its messages wait for its death.
+        ending.after(partial(until_due, link) if code == EXIT_FINE else partial(sleep, CHILDREN_WAIT_S))
+    end_threads()
+    ending.after(partial(sleep, CHILDREN_WAIT_S))
+    end_all_children()
     return code
 
 

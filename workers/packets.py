@@ -9,7 +9,7 @@ supervisor -> worker
               [, payload inline on a stream]
     FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
-    STOP      u8 kind
+    STOP      u8 kind, u64 ns: the process is killed when the monotonic clock says so; 0 = the usual time (ending.py)
     DIRECT    u8 kind, u32 request, u64 slab_offset, u32 length, u16 length of what follows, a QUEUE packet (its handle means
               nothing) [, the record inline on a stream]: a message that an administrator wants consumed
 worker -> supervisor
@@ -88,6 +88,7 @@ cheaper."""
 CHUNK_STRUCT: Final = Struct("<BQIQIH??")
 """kind, chunk_id, handle, slab_offset, length, records, window_open, journalled."""
 CHUNK_HEAD_BYTES: Final = CHUNK_STRUCT.size
+_STOP = Struct("<BQ")
 _REPORTS_HEAD = Struct("<BHH")
 _ENTRY = Struct("<QHHIIIHH")
 _FAILURE = Struct("<HHBBH")
@@ -260,9 +261,16 @@ def encode_seal() -> bytes:
     return bytes((SEAL,))
 
 
-def encode_stop() -> bytes:
-    """Ask the worker to finish what came before this, seal and exit with code 0."""
-    return bytes((STOP,))
+def encode_stop(by_ns: int = 0) -> bytes:
+    """Ask the worker to finish what came before this, seal and exit with code 0. It is killed when the monotonic clock, which
+    is one for all processes, says `by_ns`; 0 = after the usual time."""
+    return _STOP.pack(STOP, by_ns)
+
+
+def decode_stop(packet: Buffer) -> int:
+    """`by_ns` of a STOP packet. Raises ProtocolError."""
+    by_ns: int = _unpack(_STOP, packet, "STOP packet")[1]
+    return by_ns
 
 
 def encode_ready(ready: Ready) -> bytes:

@@ -79,6 +79,7 @@ from .packets import (
     decode_direct,
     decode_forget,
     decode_queue,
+    decode_stop,
     encode_directed,
     encode_reports,
     encode_sealed,
@@ -331,7 +332,8 @@ class WorkerLoop:
                 self._cell[SEAL_WANTED] = 0
                 self._seal()
 
-    def _on_stop(self, _packet: Buffer) -> None:
+    def _on_stop(self, packet: Buffer) -> None:
+        self._link.stop_by_ns = decode_stop(packet)
         self.flush()
         self._seal(wait=True)
         self._stopped = True

@@ -23,6 +23,7 @@ from ...remoting.traces import TraceRecord
 from ...workers import packets
 from ...workers.cells import HARD_NS, CellFile
 from ...workers.claims import find_barrier
+from ...workers.ending import LEAVE_S
 from ...workers.link import Transport, link_pair
 from ...workers.packets import (
     LEAVES,
@@ -57,8 +58,6 @@ from .watching import CellReader
 KILL_WAIT_S = 2.0
 """Within this a killed process is gone, unless the kernel holds it; and one that has no link any more has found that out,
 unless a call takes so long."""
-LEAVE_S = 10.0
-"""For sealing and the user's teardown hook of a worker that leaves; then it is killed."""
 
 log = structlog.get_logger("rocketcrew.pool")
 
@@ -256,8 +255,11 @@ class Pool:
         """The worker has nothing in flight any more: it may seal, tear down and end."""
         child = self.children.get(action.worker_id)
         if child is not None:
-            self.feeding.send(child, packets.encode_stop())
+            self.feeding.send(child, packets.encode_stop(self._ns_in(LEAVE_S)))
             self._loop.call_later(LEAVE_S, self._end_late, child)
+
+    def _ns_in(self, seconds: float) -> int:
+        return round((self._loop.time() + seconds) * NS_PER_S)
 
     def _end_late(self, child: Child) -> None:
         if not child.ended:
@@ -459,7 +461,7 @@ class Pool:
         self._stop_staffing()
         for child in self.children.values():
             self._core.handle(ev.WorkerStops(child.worker_id), self._loop.time())
-            self.feeding.send(child, packets.encode_stop())
+            self.feeding.send(child, packets.encode_stop(self._ns_in(timeout_ms / 1000)))
         deadline = self._loop.time() + timeout_ms / 1000
         while self.children:
             if not await self._wait_changed(deadline):

@@ -18,6 +18,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
+from rocketcrew.conf.units import NS_PER_S
 from rocketcrew.remoting.stored import StoredMessage, encode_message
 from rocketcrew.workers import packets
 from rocketcrew.workers.boot import WorkerBoot
@@ -129,8 +130,9 @@ class Running:
     def sealed(self) -> Sealed:
         return packets.decode_sealed(self.packet(packets.SEALED))
 
-    def stop(self) -> int | None:
-        self.link.send(packets.encode_stop())
+    def stop(self, within_s: float = 0) -> int | None:
+        by_ns = round((time.monotonic() + within_s) * NS_PER_S) if within_s else 0
+        self.link.send(packets.encode_stop(by_ns))
         return self.process.wait(int(WAIT_S * 1_000))
 
 

@@ -45,9 +45,11 @@ def test_an_inline_payload_begins_behind_the_descriptor() -> None:
     assert packet[packets.CHUNK_HEAD_BYTES :] == b"abc"
 
 
-def test_seal_and_stop_are_one_byte() -> None:
+def test_seal_is_one_byte_and_stop_says_until_when() -> None:
     assert packets.encode_seal() == bytes([packets.SEAL])
-    assert packets.encode_stop() == bytes([packets.STOP])
+    assert packets.encode_stop(1 << 62)[0] == packets.STOP
+    assert packets.decode_stop(packets.encode_stop(1 << 62)) == 1 << 62
+    assert packets.decode_stop(packets.encode_stop()) == 0
 
 
 def test_ready_and_boot_failed_come_back() -> None:
