@@ -28,6 +28,7 @@ from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
 from ..client.sync import run_with_cluster
+from ..conf.columns import maps_new_names
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS
@@ -355,7 +356,8 @@ def table_facts(settings: Settings, *, probe: bool) -> tuple[TableFacts | None, 
         if probe and settings.results.enabled and settings.spark.load and is_iceberg:
             check_catalog(Path(target).absolute(), settings.spark.options)
     except (UsageError, LoaderError) as error:
-        spec = TableSpec(target, (), settings.spark.partition_by, settings.spark.format)
+        mapped = maps_new_names(settings.spark.conf)
+        spec = TableSpec(target, (), settings.spark.partition_by, settings.spark.format, mapped)
         return TableFacts(target, str(error), exit_code(error)), spec
     probed = probe and settings.results.enabled and settings.spark.load and on_s3(target)
     return TableFacts(target) if probed else None, spec

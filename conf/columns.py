@@ -220,6 +220,8 @@ def named_twice(kind: Any) -> str:
 COLUMN_MAPPING = "delta.columnMapping.mode"
 NOT_MAPPED = "none"
 """What that property of a Delta table is where columns have their own names in its files."""
+NEW_TABLES_MAPPING = f"spark.databricks.delta.properties.defaults.{COLUMN_MAPPING.removeprefix('delta.')}"
+"""Spark's setting that gives new Delta tables that property."""
 PARTITION_TYPES = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "date"})
 """Types whose values can be names of folders and be read back as they were."""
 
@@ -241,6 +243,16 @@ def check_partition_columns(wanted: Iterable[str], columns: Sequence[Column]) ->
 _NOT_IN_DELTA_BY_SPARK = re.compile(r"[ ,;{}()\n\t=]")
 _WITHIN = re.compile(r"`((?:[^`]|``)+)`")
 """The names of fields within a type that `spark_type` has written."""
+
+
+def maps_names(mode: str) -> bool:
+    """Whether a Delta table of that COLUMN_MAPPING has columns under other names in its files, and so takes any name."""
+    return mode.lower() != NOT_MAPPED
+
+
+def maps_new_names(spark_conf: Mapping[str, str]) -> bool:
+    """Whether a Delta table that Spark makes with these settings does."""
+    return maps_names(spark_conf.get(NEW_TABLES_MAPPING, NOT_MAPPED))
 
 
 def refused_by_delta(table: Sequence[Column], rows: Sequence[Column]) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import structlog
 
 from ..client.clock import wall_ms
+from ..conf.columns import maps_new_names
 from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require
@@ -99,9 +100,9 @@ def check_columns(config: LoaderConfig, declared: object, segments: Path) -> Non
     """Raise UsageError when rows of the columns that are `declared` (None: there are no rows) do not fit the table."""
     if declared is not None:
         columns = table_columns(config.place) if config.format in FOLDER_FORMATS else ()
-        check_fits(
-            as_schema(declared), TableSpec(str(config.target), columns, config.partition_by, config.format), segments
-        )
+        mapped = maps_new_names(config.conf)
+        table = TableSpec(str(config.target), columns, config.partition_by, config.format, mapped)
+        check_fits(as_schema(declared), table, segments)
 
 
 def check_target(settings: Settings) -> None:

@@ -165,6 +165,15 @@ class SparkWriter:
         except Exception as error:
             raise self._translated(error) from error
 
+    def setting(self, name: str, default: str) -> str:
+        """What the session has it set to. Raises as `write` does."""
+        if self._load_session is None:
+            raise RuntimeError("start() comes before a setting is asked for")
+        try:
+            return str(self._load_session.conf.get(name, default))
+        except Exception as error:
+            raise self._translated(error) from error
+
     def _translated(self, error: Exception) -> LoaderError:
         if self._cancelled:
             return StoppedError("the Spark job was cancelled, as the loader is to stop")

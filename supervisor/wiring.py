@@ -10,6 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
+from ..conf.columns import maps_new_names
 from ..conf.formats import on_hdfs, per_second
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting, logs_as
@@ -227,7 +228,8 @@ def table_at(settings: Settings, folder: Path, *, probe: bool = True) -> TableSp
         columns = table_columns(place)
     elif settings.results.enabled and settings.spark.format == ICEBERG_SPARK:
         hadoop_catalog_of(target, settings.spark.options)
-    return TableSpec(target, columns, settings.spark.partition_by, settings.spark.format)
+    mapped = maps_new_names(settings.spark.conf)
+    return TableSpec(target, columns, settings.spark.partition_by, settings.spark.format, mapped)
 
 
 def attempts_of(s: Settings) -> Attempts:

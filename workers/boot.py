@@ -60,12 +60,14 @@ def hard_limit_ms(s: Settings) -> int:
 
 class TableSpec(NamedTuple):
     """What rows are loaded into, as far as their columns go. `columns`: names and Spark types, none where it is new.
-    `format`: `spark.format`, on which the names of folders depend."""
+    `format`: `spark.format`, on which the names of folders depend. `new_maps_names`: Spark maps the names of
+    columns of new Delta tables (`maps_new_names`)."""
 
     target: str
     columns: tuple[tuple[str, str], ...] = ()
     partition_by: tuple[str, ...] = ()
     format: str = ""
+    new_maps_names: bool = False
 
     @property
     def folders(self) -> FolderNames:

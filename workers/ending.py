@@ -118,7 +118,7 @@ def threads_left() -> list[threading.Thread]:
 def main_stack() -> list[FrameType]:
     """Of the main thread, which ends this process; the innermost frame is the first."""
     stack: list[FrameType] = []
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    frame: FrameType | None = cast("Any", sys)._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
         stack.append(frame)
         frame = frame.f_back

@@ -25,6 +25,7 @@ from ..conf.columns import (
     check_partition_columns,
     columns_of,
     folded,
+    maps_names,
     merged,
     misfits,
     refused_by_delta,
@@ -51,7 +52,7 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         raise UsageError(f"the handler's columns are none that Spark has: {error}") from None
     check_partition_columns(table.partition_by, ours)
     there = [Column(*column) for column in table.columns]
-    if table.format == "delta" and (why := refused_by_delta(there, ours)) and not (there and _maps_names(table.target)):
+    if table.format == "delta" and (why := refused_by_delta(there, ours)) and not _maps_names(table):
         raise UsageError(f"the rows of the handler do not fit the table {table.target}: {why}")
     wrong, where = misfits(there, ours), f"the table {table.target}"
     if not wrong and segments is not None:
@@ -67,15 +68,17 @@ def check_fits(schema: pyarrow.Schema, table: TableSpec, segments: Path | None) 
         raise UsageError(f"the rows of the handler do not fit {where}: {'; '.join(wrong)}. {WAYS_OUT}")
 
 
-def _maps_names(table: str) -> bool:
-    """Whether the Delta table has columns under other names in its files, and so takes any name."""
+def _maps_names(table: TableSpec) -> bool:
+    """Whether the Delta table has columns under other names in its files, or will have once it is made."""
+    if not table.columns:
+        return table.new_maps_names
     try:
         from deltalake import DeltaTable  # a worker needs it for nothing else
         from deltalake.exceptions import DeltaError
     except ImportError:
         return False
     try:
-        return DeltaTable(table).metadata().configuration.get(COLUMN_MAPPING, NOT_MAPPED) != NOT_MAPPED
+        return maps_names(DeltaTable(table.target).metadata().configuration.get(COLUMN_MAPPING, NOT_MAPPED))
     except (DeltaError, OSError):
         return False  # whether the table can be used is the loader's question
 

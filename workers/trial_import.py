@@ -242,7 +242,7 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
 
     table = TableSpec(
         rows["target"], tuple((name, type_) for name, type_ in rows["columns"]), tuple(rows["partition_by"]),
-        rows["format"],
+        rows["format"], rows["new_maps_names"],
     )  # fmt: skip
     try:
         declared = declared_columns(rows["schema"], load(describe(answer["handler"])).schema, Path(rows["file"]))

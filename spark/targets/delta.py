@@ -43,9 +43,11 @@ import pyarrow.dataset
 from ...client.logs import get_logger
 from ...conf.columns import (
     BATCH_COLUMN,
+    NEW_TABLES_MAPPING,
     NOT_MAPPED,
     Column,
     check_partition_columns,
+    maps_names,
     plain_schema,
     refused_by_delta,
 )
@@ -498,9 +500,10 @@ def append_by_spark(writer: SparkWriter, partition_by: Sequence[str] = ()) -> Ap
 
     def append(path: Place, plan: Plan, staged: Staged, snapshot: Any) -> None:
         assert isinstance(path, Path), "LoaderConfig lets no table in a bucket be written by Spark"
-        if snapshot is None or column_mapping(snapshot) == NOT_MAPPED:
-            known = [] if snapshot is None else [Column(field.name, "") for field in snapshot.schema().fields]
-            if wrong := refused_by_delta(known, plan.columns):
+        known = [] if snapshot is None else [Column(field.name, "") for field in snapshot.schema().fields]
+        if wrong := refused_by_delta(known, plan.columns):
+            new = snapshot is None
+            if not maps_names(writer.setting(NEW_TABLES_MAPPING, NOT_MAPPED) if new else column_mapping(snapshot)):
                 raise UsageError(
                     f"{wrong}. The segments stay: load --set spark.format=deltalake loads them as they are"
                 )

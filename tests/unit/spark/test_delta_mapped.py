@@ -11,6 +11,7 @@ import pytest
 from loader_world import World
 from test_reading_filters import renamed
 
+from rocketcrew.conf.columns import NEW_TABLES_MAPPING
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_spark
@@ -76,6 +77,12 @@ class JobRanError(Exception):
 class NoSpark:
     """In place of a SparkWriter: a job ends in JobRanError."""
 
+    def __init__(self, **settings: str) -> None:
+        self.settings = settings
+
+    def setting(self, name: str, default: str) -> str:
+        return self.settings.get(name, default)
+
     def run(self, *_: object) -> None:
         raise JobRanError
 
@@ -100,3 +107,11 @@ def test_spark_is_not_asked_for_columns_whose_names_it_refuses_and_the_segments_
     renamed(world.table, "name", "value")
     with pytest.raises(JobRanError):
         world.drain(world.loader(target=by_spark))
+
+
+def test_spark_is_asked_for_any_names_of_a_new_table_where_it_maps_those_of_new_ones(world: World) -> None:
+    world.seal([world.helpers.Record(1, extra={"c d": 7})], columns=[("c d", pa.int64())])
+    for mode, ends in (("none", UsageError), ("name", JobRanError)):
+        spark: Any = NoSpark(**{NEW_TABLES_MAPPING: mode})
+        with pytest.raises(ends):
+            world.drain(world.loader(target=DeltaTarget(world.table, append_by_spark(spark), lambda: None)))

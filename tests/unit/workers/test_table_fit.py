@@ -7,6 +7,7 @@ import os
 import shlex
 import socket
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,13 @@ import pytest
 import structlog
 from deltalake import DeltaTable
 
-from rocketcrew.conf.columns import COLUMN_MAPPING, Column
+from rocketcrew.conf.columns import COLUMN_MAPPING, NEW_TABLES_MAPPING, Column
 from rocketcrew.conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
+from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import BadSegmentError
 from rocketcrew.spark.segments import read_facts
+from rocketcrew.supervisor.wiring import table_at
 from rocketcrew.testing import message
 from rocketcrew.workers.api import handler
 from rocketcrew.workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec, WorkerBoot
@@ -101,6 +104,18 @@ def test_a_delta_table_that_maps_names_of_columns_takes_any(tmp_path: Path) -> N
     check_fits(parse_ddl("`c d` string"), table, None)
     with pytest.raises(UsageError, match="named 'c d', "):
         check_fits(parse_ddl("`c d` string"), table._replace(target=str(tmp_path / "plain")), None)
+
+
+def test_a_new_delta_table_takes_any_name_where_spark_maps_those_of_new_ones(tmp_path: Path) -> None:
+    ddl = parse_ddl("`c d` string, s struct<`a(b`: int>")
+    for conf, takes in (({NEW_TABLES_MAPPING: "name"}, True), ({NEW_TABLES_MAPPING: "ID"}, True), ({}, False)):
+        settings = load({"consumer.group": "g", "spark.format": "delta", "spark.conf": conf}, {}, None)
+        table = table_at(settings, tmp_path / "table")
+        with nullcontext() if takes else pytest.raises(UsageError, match=r"named 'c d', 'a\(b', "):
+            check_fits(ddl, table, None)
+    of_others = TableSpec(str(tmp_path / "plain"), (("a", "int"),), (), "delta", new_maps_names=True)
+    with pytest.raises(UsageError, match="named 'c d', "):
+        check_fits(ddl, of_others, None)
 
 
 def test_what_waits_for_the_loader_has_a_word_too(tmp_path: Path) -> None:
