@@ -37,9 +37,9 @@ _LASTING: Final[frozenset[type]] = frozenset({bytes, NONE_TYPE})
 """Of a column of lists, dicts or buffers, what needs no copy."""
 _LASTING_TEXT: Final[frozenset[type]] = _LASTING | {str}
 """The same of a column of strings: Arrow takes any buffer for one."""
-_NUMPY: Final[Any] = sys.modules.get("numpy")  # imported by Arrow where it is installed
+NUMPY: Final[Any] = sys.modules.get("numpy")  # imported by Arrow where it is installed
 _LASTING_INTEGER: Final[frozenset[type]] = frozenset({int, NONE_TYPE}) | {
-    getattr(_NUMPY, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64) if _NUMPY is not None
+    getattr(NUMPY, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64) if NUMPY is not None
 }
 """And of integers: Arrow takes whatever has an `__index__`."""
 _DICTS: Final[frozenset[type]] = frozenset({dict, OrderedDict, defaultdict, Counter})
@@ -50,7 +50,7 @@ _NO_ENTRIES: Final[dict[Any, Any]] = {}
 _SCALARS: Final = (str, bytes, numbers.Number, datetime.date)
 _NO_ROWS: Final = (
     *_SCALARS, NONE_TYPE, datetime.time, datetime.timedelta, uuid.UUID, enum.Enum,
-    *(getattr(_NUMPY, name) for name in ("bool_", "datetime64") if _NUMPY is not None),
+    *(getattr(NUMPY, name) for name in ("bool_", "datetime64") if NUMPY is not None),
 )  # fmt: skip
 """What can be no row, and holds none."""
 _HOLD_ALL: Final[frozenset[Any]] = frozenset(

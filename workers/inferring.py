@@ -14,12 +14,12 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow
 
 from ..remoting.errors import UsageError
-from .copying import ENDLESS, listed, plain, refused
+from .copying import ENDLESS, NUMPY, endless, listed, plain, refused
 from .ddl import as_schema, as_schema_with, fields_of, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
@@ -28,7 +28,9 @@ pa: Any = pyarrow
 
 INFER: Final = "infer"
 NESTED_MAX: Final = 100
-"""Lists and dicts in each other, of values whose type is to be found: of one that contains itself, Arrow ends the process."""
+"""Lists, dicts and the like in each other, of values whose type is to be found: of one that contains itself, Arrow ends the
+process."""
+_DICT_VALUES: Final[type[Any]] = type(dict[Any, Any]().values())
 
 
 def declared_columns(setting: str, own: object, file: Path | None) -> object:
@@ -118,9 +120,7 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
         return as_schema(pa.schema([_plain(field) for field in first.schema]))
     if _is_dataclass(first):
         alike = [row for row in rows if row.__class__ is first.__class__]
-        return as_schema_with(
-            first.__class__, lambda name: _kind_of(name, [plain(getattr(row, name, None)) for row in alike])
-        )
+        return as_schema_with(first.__class__, lambda name: _kind_of(name, [_attribute(row, name) for row in alike]))
     dicts: list[dict[Any, Any]] = [row for row in rows if isinstance(row, dict)]
     if not dicts:
         raise NoRowError(first)
@@ -130,6 +130,13 @@ def columns_of(rows: Sequence[Any]) -> pyarrow.Schema:
             raise RowError(f"a column's name is a string, not {name!r}: return {{{str(name)!r}: …}}")
         fields.append(pa.field(name, _kind_of(name, [row.get(name) for row in dicts])))
     return as_schema(pa.schema(fields))
+
+
+def _attribute(row: Any, name: str) -> Any:
+    try:
+        return plain(getattr(row, name, None))
+    except RecursionError as error:
+        raise endless(row, plain) from error
 
 
 def _kind_of(name: str, values: list[Any]) -> Any:
@@ -149,12 +156,24 @@ def _kind_of(name: str, values: list[Any]) -> Any:
 
 
 def _is_deeper(value: Any, levels: int) -> bool:
-    parts = value
-    if issubclass(type(value), dict):
-        parts = value.values()
-    elif not issubclass(type(value), list | tuple | deque):
-        return False
-    return not levels or any(_is_deeper(part, levels - 1) for part in parts)
+    parts = _parts(value)
+    return parts is not None and (not levels or any(_is_deeper(part, levels - 1) for part in parts))
+
+
+def _parts(value: Any) -> Iterable[Any] | None:
+    """What Arrow looks at to find the value's type, and in its way: past methods of subclasses. None: at the value alone."""
+    kind: Any = type(value)
+    if issubclass(kind, dict):
+        return dict[Any, Any].values(value)
+    if issubclass(kind, list):
+        return list[Any].__iter__(value)
+    if issubclass(kind, tuple):
+        return tuple[Any, ...].__iter__(value)
+    if issubclass(kind, (deque, set, _DICT_VALUES)):
+        return cast("Iterable[Any]", value)
+    if NUMPY is not None and issubclass(kind, NUMPY.ndarray) and value.dtype.hasobject:
+        return cast("Iterable[Any]", NUMPY.ndarray.flat.__get__(value))
+    return None
 
 
 def _plain(field: Any) -> Any:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
 
 from rocketcrew.testing import message as made
@@ -22,6 +23,12 @@ PLAIN = {"n": 1, "what": "x", "tags": ["t"], "at": {"x": 1}, "each": [{"x": 1}]}
 class Row:
     n: int
     what: Any
+
+
+@dataclasses.dataclass
+class OfItself:
+    n: int
+    what: list  # type: ignore[type-arg]  # pyright: ignore[reportMissingTypeArgument]  # does not say of what
 
 
 def cycle_of_lists() -> Any:
@@ -63,6 +70,57 @@ def with_its_message(row: Any) -> Iterator[Any]:
     yield made(b""), row
 
 
+def cycle_of_arrays() -> Any:
+    value: Any = numpy.empty(1, object)
+    value[0] = value
+    return value
+
+
+def cycle_of_a_list_and_an_array() -> Any:
+    value: Any = numpy.empty(1, object)
+    value[0] = [value]
+    return value
+
+
+def cycle_of_values() -> Any:
+    value: dict[str, Any] = {}
+    value["x"] = [value.values()]
+    return value.values()
+
+
+class HidesItems(list[Any]):
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+
+def cycle_of_lists_that_hide_it() -> Any:
+    value = HidesItems()
+    value.append(value)
+    return value
+
+
+class HidesValues(dict[str, Any]):
+    def values(self) -> Any:
+        return ()
+
+
+def cycle_of_dicts_that_hide_it() -> Any:
+    value = HidesValues()
+    value["x"] = value
+    return value
+
+
+class HasHash(set[Any]):
+    def __hash__(self) -> int:  # type: ignore[override]
+        return 1
+
+
+def cycle_of_sets() -> Any:
+    value = HasHash()
+    value.add(value)
+    return value
+
+
 FAULTS = [cycle_of_lists, cycle_of_dicts, deep]
 
 
@@ -98,8 +156,33 @@ def test_where_rows_are_copied_before_their_columns_are_known(
         listed(shape(row(value())))
 
 
-@pytest.mark.parametrize("value", FAULTS)
+FAULTS_FOR_ARROW = [
+    *FAULTS,
+    cycle_of_arrays,
+    cycle_of_a_list_and_an_array,
+    cycle_of_values,
+    cycle_of_lists_that_hide_it,
+    cycle_of_dicts_that_hide_it,
+    cycle_of_sets,
+]
+
+
+@pytest.mark.parametrize("value", FAULTS_FOR_ARROW)
 def test_no_columns_are_inferred_of_it(value: Callable[[], Any]) -> None:
     """Arrow's own look at such a value ends the process."""
     with pytest.raises(RowError, match=f'^column "what": {ENDLESS}$'):
         columns_of([{"n": 1, "what": value()}])
+
+
+@pytest.mark.parametrize("value", FAULTS)
+def test_no_columns_are_inferred_of_a_dataclass_that_has_it(value: Callable[[], Any]) -> None:
+    with pytest.raises(RowError, match=f'^column "what": {ENDLESS}$'):
+        columns_of([OfItself(1, []), OfItself(1, value())])
+
+
+def test_no_columns_are_inferred_of_a_dataclass_in_itself() -> None:
+    value: list[Any] = []
+    row = OfItself(1, value)
+    value.append(row)
+    with pytest.raises(RowError, match=f'^column "what": {ENDLESS}$'):
+        columns_of([row])
