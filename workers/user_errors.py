@@ -93,8 +93,10 @@ def _place(error: BaseException) -> str:
         entries = [entry for entry in entries if os.path.basename(_file(entry)) not in ("bdb.py", "pdb.py")]
     if not entries:
         return ""
-    begin = _library(_file(entries[0]))  # where the handler is installed too, what lies beside it is the user's own
-    own = next((entry for entry in reversed(entries) if _library(_file(entry)) in ("", begin)), entries[-1])
+    libraries = [_library(_file(entry)) for entry in entries]
+    # Where the handler is installed too, what lies beside it is the user's own. It may be called by the standard library.
+    user_s = "" if "" in libraries else next((each for each in libraries if each not in _STANDARD), "")
+    own = next((entry for entry in reversed(entries) if _library(_file(entry)) == user_s), entries[-1])
     return _line_of(own) if own is entries[-1] else f"{_line_of(own)}, in {_line_of(entries[-1])}"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,36 @@ def test_where_the_handler_is_installed_its_own_package_is_the_place() -> None:
     error = raised(installed("/venv/site-packages/shop/tasks.py", "def run():\n    helper()\n", helper=helper))
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]  # without this test's own
     assert describe_error(error) == "KeyError: 'k' (helper.py:2, in a.py:2)"
+
+
+@contextlib.contextmanager
+def nothing() -> Generator[None]:
+    yield
+
+
+def without_this_test(error: BaseException) -> BaseException:
+    assert error.__traceback__ is not None
+    inner = error.__traceback__.tb_next
+    while inner is not None and inner.tb_frame.f_code.co_filename == __file__:
+        inner = inner.tb_next
+    return error.with_traceback(inner)
+
+
+def test_what_a_decorator_of_the_standard_library_calls_is_the_place() -> None:
+    error = without_this_test(raised(nothing()(parse)))
+    assert f" ({line_of(parse)}, in decoder.py:" in describe_error(error)
+
+
+def test_so_is_what_its_futures_have_called() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(parse).exception()
+    assert error is not None
+    assert f" ({line_of(parse)}, in decoder.py:" in describe_error(error)
+
+
+def test_so_is_what_it_calls_of_an_installed_handler() -> None:
+    run = nothing()(installed("/venv/site-packages/shop/tasks.py", "def run():\n    parse('{')\n", parse=json.loads))
+    assert " (tasks.py:2, in decoder.py:" in describe_error(without_this_test(raised(run)))
 
 
 def test_a_task_group_is_followed_by_what_failed_in_it() -> None:
