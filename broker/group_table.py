@@ -41,31 +41,25 @@ class GroupTable:
             return SubscriptionGroupConfig(name)
         return group
 
-    def heard(
-        self, name: str, needed: Callable[[str], bool], forget: Callable[[str], None] = lambda _: None
-    ) -> SubscriptionGroupConfig | None:
+    def heard(self, name: str, needed: Callable[[str], bool]) -> SubscriptionGroupConfig | None:
         """The group of a heartbeat, made when it is unknown; None when it may not be made.
 
-        `needed` says of another group whether it has members or offsets; `forget` is called with one that makes room;
-        when it raises, that group stays.
-
-        Raises UsageError when there is no room.
+        `needed` says of another group whether it has members or offsets. Raises UsageError when there is no room.
         """
         group = self._groups.pop(name, None)
         if group is None:
             if not self._auto_create or illegal_group(name):
                 return None
-            if not self.has_room and not self._make_room(needed, forget):
+            if not self.has_room and not self._make_room(needed):
                 raise UsageError(self.full(name))
             group = SubscriptionGroupConfig(name)
             self.changes += 1
         self._groups[name] = group  # the last heard of is the last to go
         return group
 
-    def _make_room(self, needed: Callable[[str], bool], forget: Callable[[str], None]) -> bool:
+    def _make_room(self, needed: Callable[[str], bool]) -> bool:
         for name, group in self._groups.items():
             if not needed(name) and group == SubscriptionGroupConfig(name):
-                forget(name)
                 self.remove(name)
                 return True
         return False

@@ -5,7 +5,8 @@ message that failed must have somewhere to go, so topics of users take no room o
 `topics_max` of each, together as many as a name server takes of one broker. A group in the table may use all of the groups'
 room; there are half as many of these, as each has two topics. POP, and whoever sends to a retry topic, may use half of it.
 
-When there is no room for one more, topics make it that hold no message and whose group nobody knows any more.
+A group's topics outlive it, as at a genuine broker: delayed retries may still come. When there is no room for one more, topics
+make it that hold no message and whose group nobody knows any more.
 """
 
 from __future__ import annotations
@@ -97,8 +98,3 @@ class TopicRoom:
     def is_used(self, group: str) -> bool:
         """Whether a group has members, or offsets that somebody will ask for."""
         return self._clients.consumer_group(group) is not None or self._offsets.has_group(group)
-
-    def group_is_gone(self, now_ms: int, group: str) -> None:
-        """Its retry and dead-letter topic go too, unless they hold a message. Raises StorageError."""
-        names = (RETRY_PREFIX + group, DLQ_PREFIX + group)
-        self._delete(now_ms, [name for name in names if name in self._topics and not self._store.holds(name)])

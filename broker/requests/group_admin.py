@@ -37,7 +37,7 @@ def handle(state: BrokerState, call: Call) -> Command:
             raise
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.DELETE_SUBSCRIPTIONGROUP:
-        _delete(state, call.now_ms, DeleteGroup.from_fields(command.fields))
+        _delete(state, DeleteGroup.from_fields(command.fields))
         return command.response(ResponseCode.SUCCESS)
     if command.code == RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
         return command.response(ResponseCode.SUCCESS, body=state.groups.dump())
@@ -48,12 +48,8 @@ def handle(state: BrokerState, call: Call) -> Command:
     return command.response(ResponseCode.SUCCESS, body=known.encode())
 
 
-def _delete(state: BrokerState, now_ms: int, request: DeleteGroup) -> None:
-    """Raises StorageError, and then the group and its offsets are as before; or they are gone, and its empty topics are
-    not: asked for again, it goes on.
-
-    The genuine broker leaves the topics to mqadmin, which deletes them with their messages when it was given a cluster.
-    """
+def _delete(state: BrokerState, request: DeleteGroup) -> None:
+    """Raises StorageError, and then the group and its offsets are as before."""
     name = request.group_name
     group = state.groups.known(name)
     offsets = state.offsets.kept([(topic, name) for topic in state.offsets.topics_of(name)])
@@ -68,8 +64,6 @@ def _delete(state: BrokerState, now_ms: int, request: DeleteGroup) -> None:
         _put_back(state, name, group)
         state.offsets.put_back(offsets)
         raise
-    if state.clients.consumer_group(name) is None:  # else its members make it again, and go on with its topics
-        state.room.group_is_gone(now_ms, name)
 
 
 def _put_back(state: BrokerState, name: str, group: SubscriptionGroupConfig | None) -> None:

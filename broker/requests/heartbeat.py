@@ -8,8 +8,6 @@ out. What a connection has from heartbeats before, and is not named now, counts 
 
 from __future__ import annotations
 
-from functools import partial
-
 from ...remoting.bodies import HeartbeatData
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
@@ -29,9 +27,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     check_client_id(heartbeat.client_id)
     refuse_too_much(state, call.channel, heartbeat)
     for consumer in heartbeat.consumer_data_set:
-        group = state.groups.heard(
-            consumer.group_name, state.room.is_used, partial(state.room.group_is_gone, call.now_ms)
-        )
+        group = state.groups.heard(consumer.group_name, state.room.is_used)
         if group is None:
             continue
         state.retry_topic(call.now_ms, consumer.group_name, max(1, group.retry_queue_nums))

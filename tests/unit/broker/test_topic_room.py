@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from refusing_disk import RefusingDisk
 
-from rocketcrew.broker.state import TOPICS_JOURNAL
 from rocketcrew.broker.topic_room import LOOK_INTERVAL_MS, groups_of
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.admin_headers import CreateTopic, DeleteGroup
@@ -32,6 +30,19 @@ def come_and_go(broker, group):
     answer = broker.heartbeat(group, channel=9)
     broker.core.channel_closed(broker.now_ms, 9)
     return answer
+
+
+def fill_groups(broker):
+    """Make topics of groups, each with a message, until there is no room."""
+    for number in range(MOST - broker.core.state.topics.of_groups_count):
+        broker.core.state.groups.put(SubscriptionGroupConfig(f"full{number}"))
+        assert broker.send(f"%RETRY%full{number}").code == 0
+
+
+def read_all(broker, topic):
+    """What members read: the queues that the topic has."""
+    queues = broker.core.state.topics.get(topic).read_queue_nums
+    return [message for queue_id in range(queues) for message in broker.read(topic, queue_id)]
 
 
 def delete(broker, group):
@@ -61,7 +72,7 @@ def test_a_broker_full_of_topics_retries_and_keeps_dead_letters_of_old_groups_an
         assert [len(broker.read(prefix + group)) for prefix in ("%RETRY%", "%DLQ%")] == [1, 1]
 
 
-def test_groups_that_come_and_are_deleted_leave_no_topic(make):
+def test_topics_of_groups_that_come_and_are_deleted_make_room(make):
     broker = make(topics_max=MOST)
     broker.send()
     (message,) = broker.read()
@@ -71,43 +82,47 @@ def test_groups_that_come_and_are_deleted_leave_no_topic(make):
         header = UpdateOffset(f"g{number}", "T", 0, 1)
         assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, header).code == 0
         assert delete(broker, f"g{number}").code == 0
-        assert f"%RETRY%g{number}" not in broker.core.state.topics
+        broker.later(LOOK_INTERVAL_MS // 4)
     assert broker.heartbeat("new").code == 0
+    assert broker.core.state.topics.of_groups_count <= MOST
     for group in ("old", "new"):
         assert retry_and_dead_letter(broker, group, message) == [0, 0]
     assert create(broker, "fresh").code == 0
 
 
-def test_a_deleted_group_keeps_what_holds_messages_or_has_members(broker):
+def test_a_group_that_is_deleted_and_comes_back_reads_its_delayed_retries_and_dead_letters(broker):
+    """Its topic went with it, and members that made it anew read the first of four queues alone."""
     broker.send()
     (message,) = broker.read()
-    broker.heartbeat("with-members", channel=2)
-    for group in ("failed", "delayed"):
-        come_and_go(broker, group)
-    assert broker.send_back(message, "failed", -1).code == 0
-    assert broker.send_back(message, "delayed", 1).code == 0
-    for group in ("with-members", "failed", "delayed"):
-        assert delete(broker, group).code == 0
-    kept = {name for name in broker.core.state.topics.names() if "RETRY" in name or "DLQ" in name}
-    assert kept == {"%RETRY%with-members", "%DLQ%failed"}
+    body = SubscriptionGroupConfig("g", retry_queue_nums=4).encode()
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == 0
+    come_and_go(broker, "g")
+    assert broker.send_back(message, "g", -1).code == 0
+    assert [broker.send_back(message, "g", 1).code for _ in range(12)] == [0] * 12
+    assert delete(broker, "g").code == 0
+    come_and_go(broker, "g")
     broker.later(1_000)
-    assert len(broker.read("%RETRY%delayed")) == 1, "it was delayed while its topic went"
+    assert len(read_all(broker, "%RETRY%g")) == 12
+    assert len(read_all(broker, "%DLQ%g")) == 1
 
 
-def test_a_topic_that_lost_its_last_message_goes_with_its_group(make):
-    broker = make(mapped_file_size_commit_log=4_096, retention_ms=10_000)
+def test_a_topic_that_lost_its_last_message_makes_room(make):
+    broker = make(mapped_file_size_commit_log=4_096, retention_ms=10_000, topics_max=MOST)
     broker.send()
     (message,) = broker.read()
     come_and_go(broker, "g")
     assert broker.send_back(message, "g", -1).code == 0
+    assert delete(broker, "g").code == 0
+    fill_groups(broker)
+    assert set(broker.core.state.topics.of_groups()) >= {"%DLQ%g"}
     broker.later(20_000)
     for _ in range(60):
         broker.send(body=bytes(100))
     broker.later(60_000)
     assert broker.core.state.store.queue_ids("%DLQ%g") == [0]
     assert broker.read("%DLQ%g") == []
-    assert delete(broker, "g").code == 0
-    assert broker.core.state.topics.of_groups_count == 0
+    assert broker.heartbeat("new").code == 0
+    assert "%DLQ%g" not in broker.core.state.topics
     assert broker.core.state.store.queue_ids("%DLQ%g") == []
 
 
@@ -163,15 +178,6 @@ def test_whoever_sends_to_retry_topics_leaves_half_of_the_room_to_groups(make):
     assert codes == [0] * (MOST // 2) + [ResponseCode.TOPIC_NOT_EXIST] * (MOST // 2)
     assert broker.heartbeat("new").code == 0
 
-
-def test_a_deletion_of_a_group_goes_on_where_the_disk_refused_it(make):
-    broker = make(RefusingDisk())
-    come_and_go(broker, "g")
-    broker.storage.refuses[TOPICS_JOURNAL] = 1
-    assert delete(broker, "g").code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert (broker.core.state.groups.known("g"), "%RETRY%g" in broker.core.state.topics) == (None, True)
-    assert delete(broker, "g").code == 0
-    assert "%RETRY%g" not in broker.core.state.topics
 
 
 def test_an_administrator_hears_that_there_are_too_many_groups(make):
