@@ -69,6 +69,7 @@ from .topic_table import (
     TOPICS_TABLE,
     TopicTable,
     illegal_topic,
+    is_of_group,
     maker_in,
     maker_text,
     system_topics,
@@ -578,12 +579,18 @@ class BrokerState:
 
     def store_again(self, now_ms: int, message: StoredMessage) -> None:
         """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it. Not one of a
-        retry topic, which goes with its group while only delayed messages are left: it is made again."""
-        if message.topic.startswith(RETRY_PREFIX) and message.topic not in self.topics:
-            queues = message.queue_id + 1
-            self.put_topic(now_ms, TopicConfig(message.topic, queues, queues))
-        if message.topic in self.topics:
-            self._store(now_ms, message, message_tags_code(message))
+        group's topic, which makes room for others while only delayed messages are left: it is made again, beyond what there
+        is room for if need be. Where the topic has not as many queues any more, one that it has gets the message, as nobody
+        would read it in another."""
+        name = message.topic
+        if is_of_group(name) and name not in self.topics and illegal_topic(name) is None:
+            self.put_topic(now_ms, TopicConfig(name, 1, 1))
+        topic = self.topics.get(name)
+        if topic is None:
+            return
+        if message.queue_id >= topic.read_queue_nums:
+            message.queue_id %= max(1, min(topic.read_queue_nums, topic.write_queue_nums))
+        self._store(now_ms, message, message_tags_code(message))
 
     def show_again(self, now_ms: int, key: Key, popped: InFlight, message: StoredMessage) -> None:
         """Store a message that was popped and not acknowledged in the group's retry topic

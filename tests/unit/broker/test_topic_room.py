@@ -6,7 +6,7 @@ import pytest
 
 from rocketcrew.broker.topic_room import LOOK_INTERVAL_MS, groups_of
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
-from rocketcrew.remoting.admin_headers import CreateTopic, DeleteGroup
+from rocketcrew.remoting.admin_headers import CreateTopic, DeleteGroup, TopicName
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import UpdateOffset
 
@@ -103,6 +103,34 @@ def test_a_group_that_is_deleted_and_comes_back_reads_its_delayed_retries_and_de
     come_and_go(broker, "g")
     broker.later(1_000)
     assert len(read_all(broker, "%RETRY%g")) == 12
+    assert len(read_all(broker, "%DLQ%g")) == 1
+
+
+@pytest.mark.parametrize("change", ["deleted", "deleted, and made anew", "narrowed"])
+def test_delayed_retries_go_into_queues_that_their_topic_has_when_they_are_due(broker, change):
+    """Nobody read them: a topic that was made anew had one queue, and they went into four."""
+    broker.send()
+    (message,) = broker.read()
+    body = SubscriptionGroupConfig("g", retry_queue_nums=4).encode()
+    assert broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body).code == 0
+    come_and_go(broker, "g")
+    assert [broker.send_back(message, "g", 1).code for _ in range(12)] == [0] * 12
+    if change.startswith("deleted"):
+        assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("%RETRY%g")).code == 0
+    if change != "deleted":
+        create(broker, "%RETRY%g")
+    broker.later(1_000)
+    come_and_go(broker, "g")
+    assert len(read_all(broker, "%RETRY%g")) == 12
+
+
+def test_a_delayed_dead_letter_whose_topic_made_room_makes_it_again(broker):
+    broker.heartbeat("g")
+    waits = {"properties": {"TIMER_DELAY_SEC": "5"}, "reconsume_times": 17, "max_reconsume_times": 16}
+    assert broker.send("%RETRY%g", **waits).code == 0
+    assert broker.call(RequestCode.DELETE_TOPIC_IN_BROKER, TopicName("%DLQ%g")).code == 0
+    for _ in range(8):
+        broker.later(1_000)
     assert len(read_all(broker, "%DLQ%g")) == 1
 
 
