@@ -461,16 +461,22 @@ class BrokerState:
 
     # Topics
 
-    def make_topic(self, now_ms: int, topic: TopicConfig, code: int = ResponseCode.SYSTEM_ERROR) -> TopicConfig:
-        """The topic called so, made as `topic` when there is none. Raises Refused with `code` when it cannot be made."""
+    def make_topic(
+        self, now_ms: int, topic: TopicConfig, code: int = ResponseCode.SYSTEM_ERROR, *, must_fit: bool = True
+    ) -> TopicConfig:
+        """The topic called so, made as `topic` when there is none. Raises Refused with `code` when it cannot be made. What
+        was stored before has to go somewhere: a topic for that need not fit into the room, which so is exceeded by no more
+        topics than messages waited."""
         name = topic.topic_name
         known = self.topics.get(name)
         if known is not None:
             return known
         wrong = illegal_topic(name)
-        refusal = self.room.refusal(now_ms, name) if wrong is None else f"{wrong} It is {name}"
-        if refusal is not None:
-            raise Refused(code, refusal)
+        if wrong is not None:
+            raise Refused(code, f"{wrong} It is {name}")
+        full = self.room.refusal(now_ms, name) if must_fit else None
+        if full is not None:
+            raise Refused(code, full)
         self.put_topic(now_ms, topic)
         return topic
 
@@ -579,12 +585,11 @@ class BrokerState:
 
     def store_again(self, now_ms: int, message: StoredMessage) -> None:
         """Store a delayed message whose time has come; one whose topic was deleted meanwhile is dropped with it. Not one of a
-        group's topic, which makes room for others while only delayed messages are left: it is made again, beyond what there
-        is room for if need be. Where the topic has not as many queues any more, one that it has gets the message, as nobody
-        would read it in another."""
+        group's topic, which makes room for others while only delayed messages are left: it is made again, even beyond the
+        room. Where the topic has that queue no more, one that it has gets the message: nobody would read it in another."""
         name = message.topic
-        if is_of_group(name) and name not in self.topics and illegal_topic(name) is None:
-            self.put_topic(now_ms, TopicConfig(name, 1, 1))
+        if is_of_group(name) and illegal_topic(name) is None:
+            self.make_topic(now_ms, TopicConfig(name, 1, 1), must_fit=False)
         topic = self.topics.get(name)
         if topic is None:
             return
@@ -600,7 +605,7 @@ class BrokerState:
         Given out again, it has its check point in its properties. Where these have no room for it, it is a dead letter of
         the group, as nobody could be given it.
         """
-        topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1))
+        topic = self.make_topic(now_ms, TopicConfig(pop_retry_topic(key.topic, key.group), 1, 1), must_fit=False)
         properties = dict(message.properties)
         if message.reconsume_times == 0 or PROPERTY_FIRST_POP_TIME not in properties:
             properties[PROPERTY_FIRST_POP_TIME] = str(popped.pop_time_ms)
@@ -609,7 +614,7 @@ class BrokerState:
         if len(raw) > most_bytes:
             raw = message.raw_properties  # better without the time of its first pop than not at all
         if len(raw) > most_bytes:
-            topic = self.dlq_topic(now_ms, key.group)
+            topic = self.make_topic(now_ms, TopicConfig(DLQ_PREFIX + key.group, 1, 1), must_fit=False)
             fields: dict[str, object] = {"topic": topic.topic_name, "properties_bytes": len(raw)}
             self.store.events.append(("store.popped_message_dead_letter", {"queue": str(key), **fields}))
         again = replace(

@@ -2,10 +2,11 @@
 
 `%RETRY%group`, `%DLQ%group` and `%RETRY%group_topic`, where POP shows again what a group has of a topic, belong to a group. A
 message that failed must have somewhere to go, so topics of users take no room of theirs, nor the other way round: there are
-`topics_max` of each, together as many as a name server takes of one broker. A group in the table may use all of the groups'
-room; there are half as many of these, as each has two topics. POP, and whoever sends to a retry topic, may use half of it.
+`topics_max` of each. A group in the table may use all of the groups' room; there are half as many of these, so that there is
+room for two topics of each while POP, and what groups that are gone have left, take none. Whoever sends to retry topics of
+groups that are not in the table may use half of it. What is shown again, or was delayed, always gets its topic.
 
-A group's topics outlive it, as at a genuine broker: delayed retries may still come. When there is no room for one more, topics
+A group's topics outlive it, as at a genuine broker: delayed retries may still come. When there is no room for one more, those
 make it that hold no message and whose group nobody knows any more.
 """
 
@@ -77,7 +78,7 @@ class TopicRoom:
         remedy = "groups (mqadmin deleteSubGroup), or such topics (deleteTopic) of groups that nobody uses"
         if not is_of_group(topic):
             count, kind, remedy = len(self._topics) - count, "topics", "topics (mqadmin deleteTopic)"
-        elif self._groups.known(groups_of(topic)[0]) is None:
+        elif not any(map(self._groups.known, groups_of(topic))):
             most //= 2
         if count < most:
             return None
