@@ -65,9 +65,8 @@ class BrokerConfig:
     default_queues_max: int = 8  # TBW102's queues, upper bound for a topic made on first use
     auto_create_topic: bool = True
     auto_create_group: bool = True
-    topics_max: int = (
-        10_000  # of users, and as many of groups beside them (topic_room.py); a name server takes 20,000 of one
-    )
+    topics_max: int = 10_000
+    """Of users, and as many of groups beside them (topic_room.py); remoting/registration.py bounds the sum."""
     queues_per_topic_max: int = 1_024
     body_max_bytes: int = 4 << 20
     properties_max_bytes: int = 32_767
