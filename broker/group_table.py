@@ -71,8 +71,8 @@ class GroupTable:
     def full(self, name: str) -> str:
         """Why a group more is refused."""
         return (
-            f"this broker has {len(self._groups)} consumer groups in use, and takes no new one ({name}): remove groups "
-            "(mqadmin deleteSubGroup)"
+            f"this broker has {len(self._groups)} consumer groups in use, of {self._groups_max}, and takes no new one "
+            f"({name}): remove groups (mqadmin deleteSubGroup)"
         )
 
     def known(self, name: str) -> SubscriptionGroupConfig | None:

@@ -7,6 +7,7 @@ import pytest
 from rocketcrew.broker.topic_room import LOOK_INTERVAL_MS, groups_of
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.admin_headers import CreateTopic, DeleteGroup, TopicName
+from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, ProducerData
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.headers import UpdateOffset
 
@@ -200,6 +201,38 @@ def test_a_broker_without_room_for_a_retry_topic_refuses_the_member_and_says_why
     assert broker.heartbeat("new").code == 0
 
 
+def test_a_group_that_is_refused_takes_no_place_and_no_other_group_of_its_client_with_it(make):
+    """It stayed in the table, and what came after it in the heartbeat was not registered: not even its producers."""
+    broker = make(topics_max=MOST)
+    state = broker.core.state
+    broker.heartbeat("old0")
+    broker.heartbeat("old1")
+    broker.core.channel_closed(broker.now_ms, 1)
+    fill_groups(broker)
+    for group in set(before := ["old0", "old1"]) ^ set(state.groups.names()):
+        state.groups.remove(group)
+    named = [ConsumerData(name) for name in ("old0", "new", "newer", "old1")]
+    data = HeartbeatData("c5", (ProducerData("producers"),), tuple(named))
+    answer = broker.call(RequestCode.HEART_BEAT, body=data.encode(), channel=5)
+    assert (answer.code, "%RETRY%new cannot be made" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    consumers, producers = state.clients.groups_of(5)
+    assert ({group.name for group in consumers}, producers) == ({"old0", "old1"}, {"producers"})
+    assert state.groups.names() == before
+
+
+@pytest.mark.parametrize("chars", [248, 249, 255])
+def test_a_group_joins_whose_name_is_too_long_for_a_retry_topic(broker, chars):
+    broker.send()
+    (message,) = broker.read()
+    group = "g" * chars
+    assert broker.heartbeat(group).code == 0
+    assert broker.core.state.clients.consumer_group(group) is not None
+    assert broker.call(RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset(group, "T", 0, 1)).code == 0
+    refused = broker.send_back(message, group, 1)
+    assert refused.code == (0 if chars == 248 else ResponseCode.SYSTEM_ERROR)
+    assert ("longer than topic max length 255" in (refused.remark or "")) is (chars > 248)
+
+
 def test_whoever_sends_to_retry_topics_leaves_half_of_the_room_to_groups(make):
     broker = make(topics_max=MOST)
     codes = [broker.send(f"%RETRY%nobody{number}").code for number in range(MOST)]
@@ -214,7 +247,7 @@ def test_an_administrator_hears_that_there_are_too_many_groups(make):
     body = SubscriptionGroupConfig("g").encode()
     answer = broker.call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)
     assert answer.code == ResponseCode.INVALID_PARAMETER
-    assert "0 consumer groups in use" in answer.remark
+    assert "0 consumer groups in use, of 0" in answer.remark
 
 
 @pytest.mark.parametrize(
