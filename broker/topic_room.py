@@ -23,7 +23,7 @@ from .offset_table import OffsetTable
 from .topic_table import TopicTable, is_of_group
 
 DROPPED_MAX = 50  # topics that make room at once, as others wait meanwhile
-LOOK_INTERVAL_MS = 60_000  # after a look at all of them that found none; and of the log's lines about it
+LOOK_INTERVAL_MS = 60_000  # after a look that went through all of them; and of the log's lines about it
 
 
 def groups_max(topics_max: int) -> int:
@@ -64,7 +64,7 @@ class TopicRoom:
         if full is not None and is_of_group(topic) and now_ms >= self._next_look_ms:
             leftovers = self._leftovers()
             self._delete(now_ms, leftovers)
-            if not leftovers:
+            if len(leftovers) < DROPPED_MAX:
                 self._next_look_ms = now_ms + LOOK_INTERVAL_MS
             full = self._full(topic)
         if full is not None and now_ms >= self._next_line_ms:
@@ -89,7 +89,7 @@ class TopicRoom:
         found = (
             topic
             for topic in self._topics.of_groups()
-            if not any(map(self._is_needed, groups_of(topic))) and not self._store.holds(topic)
+            if not self._store.holds(topic) and not any(map(self._is_needed, groups_of(topic)))
         )
         return list(islice(found, DROPPED_MAX))
 

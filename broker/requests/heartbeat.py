@@ -2,8 +2,8 @@
 
 For each consumer group: its settings (made when unknown), its retry topic, its membership. A group whose settings may not
 be made is skipped without a word, the answer is still 0. When the broker has no room for a group or its retry topic, it says
-so, and takes those that it knows: a member without that topic could not get rid of a message that fails. Members are told of
-changes before the answer goes out. What a connection has from heartbeats before, and is not named now, counts as if it were.
+so, and takes the others: a member without that topic could not get rid of a message that fails. Members are told of changes
+before the answer goes out. What a connection has from heartbeats before, and is not named now, counts as if it were.
 """
 
 from __future__ import annotations
@@ -30,14 +30,16 @@ def handle(state: BrokerState, call: Call) -> Command:
     check_client_id(heartbeat.client_id)
     refuse_too_much(state, call.channel, heartbeat)
     failure: Exception | None = None
+    is_full = False  # of groups: no other one is new then, as each looks through all of them for room
     for consumer in heartbeat.consumer_data_set:
-        if failure is not None and state.groups.known(consumer.group_name) is None:
-            continue  # there is no room for it either, and each look for some costs time
+        if is_full and state.groups.known(consumer.group_name) is None:
+            continue
         try:
             if not has_place(state, call.now_ms, consumer.group_name):
                 continue
         except (UsageError, Refused) as error:
             failure = failure or error
+            is_full = is_full or isinstance(error, UsageError)
             continue
         changed = state.clients.register_consumer(
             consumer.group_name,

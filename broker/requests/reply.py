@@ -23,7 +23,7 @@ from ...remoting.properties import (
 from ..refusal import Refused
 from ..state import BrokerState, Call
 from .forward import ask
-from .send import REGION, check_sizes, queue_to_send, topic_to_send
+from .send import REGION, check_sizes, place_to_send
 
 CODES = (RequestCode.SEND_REPLY_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 
@@ -32,8 +32,7 @@ def handle(state: BrokerState, call: Call) -> Command | None:
     command = call.command
     kind = SendRequest if command.code == RequestCode.SEND_REPLY_MESSAGE else SendRequestV2
     request = kind.from_fields(command.fields)
-    topic = topic_to_send(state, call, request)
-    queue_id = queue_to_send(state, call, request, topic)
+    _, queue_id = place_to_send(state, call, request)
     check_sizes(state, len(command.body), request.properties or "")
     properties = decode_properties(request.properties or "")
     client_id = properties.get(PROPERTY_REPLY_TO_CLIENT)

@@ -57,8 +57,7 @@ def handle(state: BrokerState, call: Call) -> Command:
     command = call.command
     kind = SendRequest if command.code == RequestCode.SEND_MESSAGE else SendRequestV2
     request = kind.from_fields(command.fields)
-    topic = topic_to_send(state, call, request)
-    queue_id = queue_to_send(state, call, request, topic)
+    topic, queue_id = place_to_send(state, call, request)
     if request.sys_flag & (SYSFLAG_NEED_UNWRAP | SYSFLAG_INNER_BATCH):
         raise Refused(
             ResponseCode.MESSAGE_ILLEGAL,
@@ -72,8 +71,10 @@ def handle(state: BrokerState, call: Call) -> Command:
         raise Refused(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}") from None
 
 
-def topic_to_send(state: BrokerState, call: Call, request: SendRequest) -> TopicConfig:
-    """The topic, made on first use. Raises Refused when it may not be sent to or cannot be made."""
+def place_to_send(state: BrokerState, call: Call, request: SendRequest) -> tuple[TopicConfig, int]:
+    """Topic and queue. The topic is made on first use, if it has the queue that is asked for: else whoever is refused that
+    would leave topics without messages. Raises Refused when the topic may not be sent to or cannot be made, or has no such
+    queue."""
     name = request.topic
     if name in CLOSED_TOPICS:
         raise Refused(ResponseCode.NO_PERMISSION, f"Sending message to topic[{name}] is forbidden.")
@@ -82,26 +83,23 @@ def topic_to_send(state: BrokerState, call: Call, request: SendRequest) -> Topic
         wrong = illegal_topic(name)
         if wrong is not None:
             raise Refused(ResponseCode.INVALID_PARAMETER, wrong)
-        topic = make_on_first_use(state, call, request)
+        topic = on_first_use(state, request)
     if topic is None:
         raise Refused(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist, apply first please!{FAQ}")
     if not writable(topic):
         raise Refused(ResponseCode.NO_PERMISSION, f"the topic[{name}] sending message is forbidden")
-    return topic
+    queue_id = queue_to_send(state, call, request, topic)
+    return state.make_topic(call.now_ms, topic, ResponseCode.TOPIC_NOT_EXIST), queue_id
 
 
-def make_on_first_use(state: BrokerState, call: Call, request: SendRequest) -> TopicConfig | None:
+def on_first_use(state: BrokerState, request: SendRequest) -> TopicConfig | None:
     """TopicConfigManager.createTopicInSendMessageMethod: as many queues as wished, at most as the default topic has."""
     default = state.topics.get(request.default_topic)
     if default is not None and default.perm & PERM_INHERIT and request.default_topic_queue_nums > 0:
         queues = min(request.default_topic_queue_nums, default.write_queue_nums, state.config.default_queues_max)
         perm = default.perm & ~PERM_INHERIT
-        topic = TopicConfig(request.topic, queues, queues, perm, default.topic_filter_type)
-    elif request.topic.startswith(RETRY_PREFIX):
-        topic = TopicConfig(request.topic, 1, 1)
-    else:
-        return None
-    return state.make_topic(call.now_ms, topic, ResponseCode.TOPIC_NOT_EXIST)
+        return TopicConfig(request.topic, queues, queues, perm, default.topic_filter_type)
+    return TopicConfig(request.topic, 1, 1) if request.topic.startswith(RETRY_PREFIX) else None
 
 
 def queue_to_send(state: BrokerState, call: Call, request: SendRequest, topic: TopicConfig) -> int:

@@ -240,6 +240,29 @@ def test_whoever_sends_to_retry_topics_leaves_half_of_the_room_to_groups(make):
     assert broker.heartbeat("new").code == 0
 
 
+def test_a_send_that_is_refused_for_its_queue_leaves_no_topic(broker):
+    for topic in ("%RETRY%g", "U"):
+        assert broker.send(topic, queue_id=99).code == ResponseCode.INVALID_PARAMETER
+        assert topic not in broker.core.state.topics
+
+
+def test_a_look_that_went_through_all_topics_is_followed_by_a_pause(make):
+    """A client whose refused sends left a topic each had the broker look at all of them each time."""
+    broker = make(topics_max=2 * MOST)
+    state = broker.core.state
+    for number in range(MOST - 2):
+        assert broker.send(f"%RETRY%full{number}").code == 0
+    for fresh, pause_ms, empty, code in (
+        ("w", 0, ["a", "b"], 0),
+        ("x", 0, ["c"], ResponseCode.TOPIC_NOT_EXIST),
+        ("y", LOOK_INTERVAL_MS - 1, [], ResponseCode.TOPIC_NOT_EXIST),
+        ("z", 1, [], 0),
+    ):
+        broker.later(pause_ms)
+        for name in empty:
+            state.put_topic(broker.now_ms, TopicConfig(f"%RETRY%{name}", 1, 1))
+        assert broker.send(f"%RETRY%{fresh}").code == code
+
 
 def test_an_administrator_hears_that_there_are_too_many_groups(make):
     broker = make()
