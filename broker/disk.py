@@ -541,25 +541,23 @@ class DiskStorage:
             )  # fmt: skip
         return file
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, *, tidies: bool = False) -> list[str]:
         """Folders below the data folder that hold segments; topic names cannot hold a slash, so names are paths."""
         found: set[str] = set(self._files)
-        for path, folders, files in os.walk(self._folder):
+        for path, folders, files in os.walk(self._folder / os.path.dirname(prefix), topdown=not tidies):
             if path == str(self._folder) and ASIDE in folders:
                 folders.remove(ASIDE)
+            name = os.path.relpath(path, self._folder)
             if any(entry.isdigit() and len(entry) == NAME_DIGITS for entry in files):
-                found.add(os.path.relpath(path, self._folder))
+                found.add(name)
+            elif tidies and not files and name not in self._files:
+                self._calls.remove_empty(self._folder, os.path.join(name, ""))
         return sorted(name for name in found if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
         file = self._files.pop(name, None) or DiskFile(self._folder / name, 1, False, self._pool)
         file.remove()
         self._calls.remove_empty(self._folder, name)
-
-    def remove_empty(self, prefix: str) -> None:
-        for path, _, files in os.walk(self._folder / prefix, topdown=False):
-            if not files and os.path.relpath(path, self._folder) not in self._files:
-                self._calls.remove_empty(self._folder, os.path.join(path, ""))
 
     def load(self, table: str) -> bytes | None:
         pending = self.syncer.pending_table(str(self._folder / table))

@@ -55,8 +55,7 @@ class Opening:
         """Open all queues, cut back to the checkpoint. Removes nothing but what is left of `removed` topics, and folders that
         are empty. Raises StorageError."""
         opened = Opened()
-        self._storage.remove_empty(QUEUES)
-        for name in self._storage.names(QUEUES + "/"):
+        for name in self._storage.names(QUEUES + "/", tidies=True):
             _, topic, queue_id = name.split("/")
             if knows(topic):
                 self._open(opened, name, (topic, int(queue_id)))

@@ -149,16 +149,13 @@ class Storage(Protocol):
         """Open the file `name` (slashes make folders), creating it at position 0."""
         ...
 
-    def names(self, prefix: str) -> list[str]:
-        """Names of the files that exist and start with `prefix`, sorted."""
+    def names(self, prefix: str, *, tidies: bool = False) -> list[str]:
+        """Names of the files that exist and start with `prefix`, sorted; `tidies` removes what files that are gone left below
+        the folder that it names."""
         ...
 
     def remove(self, name: str) -> None:
         """Remove the file `name` with all its bytes."""
-        ...
-
-    def remove_empty(self, prefix: str) -> None:
-        """Remove what is left below the folder `prefix` of files that are gone."""
         ...
 
     def load(self, table: str) -> bytes | None:
@@ -383,14 +380,12 @@ class MemoryStorage:
             file = self._files[name] = MemoryFile(segment_bytes, buffered)
         return file
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, *, tidies: bool = False) -> list[str]:
+        del tidies  # files here have no folders
         return sorted(name for name in self._files if name.startswith(prefix))
 
     def remove(self, name: str) -> None:
         self._files.pop(name, None)
-
-    def remove_empty(self, prefix: str) -> None:
-        """Files here have no folders."""
 
     def load(self, table: str) -> bytes | None:
         return self._tables.get(table)
