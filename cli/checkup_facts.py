@@ -28,7 +28,7 @@ from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
 from ..client.sync import run_with_cluster
-from ..conf.columns import maps_new_names
+from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, on_s3
 from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS

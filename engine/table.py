@@ -9,7 +9,7 @@ from pathlib import Path
 import structlog
 
 from ..client.clock import wall_ms
-from ..conf.columns import maps_new_names
+from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, require

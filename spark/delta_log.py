@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, overload
 
-from ..conf.columns import COLUMN_MAPPING, NOT_MAPPED
+from ..conf.delta_names import COLUMN_MAPPING, NOT_MAPPED
 from ..conf.formats import not_for_delta
 from ..remoting.errors import UsageError
 from .object_store import ObjectPath, Place

@@ -10,7 +10,7 @@ from math import ceil
 from pathlib import Path
 
 from ..client.identity import client_id, client_ip, instance_name
-from ..conf.columns import maps_new_names
+from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, per_second
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting, logs_as

@@ -17,19 +17,16 @@ from typing import Any, Final
 import pyarrow
 
 from ..conf.columns import (
-    COLUMN_MAPPING,
-    NOT_MAPPED,
     WAYS_OUT,
     Column,
     TypeNotForSparkError,
     check_partition_columns,
     columns_of,
     folded,
-    maps_names,
     merged,
     misfits,
-    refused_by_delta,
 )
+from ..conf.delta_names import COLUMN_MAPPING, NOT_MAPPED, maps_names, refused_by_delta
 from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import FORMAT_VERSION, META_VERSION, READY_DIR, SEGMENT_NAME, ready_files, sound_batches
 from ..remoting.errors import UsageError

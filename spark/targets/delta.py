@@ -41,16 +41,8 @@ import pyarrow
 import pyarrow.dataset
 
 from ...client.logs import get_logger
-from ...conf.columns import (
-    BATCH_COLUMN,
-    NEW_TABLES_MAPPING,
-    NOT_MAPPED,
-    Column,
-    check_partition_columns,
-    maps_names,
-    plain_schema,
-    refused_by_delta,
-)
+from ...conf.columns import BATCH_COLUMN, Column, check_partition_columns, plain_schema
+from ...conf.delta_names import NEW_TABLES_MAPPING, NOT_MAPPED, maps_names, refused_by_delta
 from ...conf.segment_format import OUTCOMES_DIR
 from ...durable.files import CALLS, FileCalls, spark_path
 from ...durable.intervals import OffsetSet

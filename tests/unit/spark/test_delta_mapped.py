@@ -11,7 +11,7 @@ import pytest
 from loader_world import World
 from test_reading_filters import renamed
 
-from rocketcrew.conf.columns import NEW_TABLES_MAPPING
+from rocketcrew.conf.delta_names import NEW_TABLES_MAPPING
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.errors import LoaderError
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_spark

@@ -16,7 +16,8 @@ import pytest
 import structlog
 from deltalake import DeltaTable
 
-from rocketcrew.conf.columns import COLUMN_MAPPING, NEW_TABLES_MAPPING, Column
+from rocketcrew.conf.columns import Column
+from rocketcrew.conf.delta_names import COLUMN_MAPPING, NEW_TABLES_MAPPING
 from rocketcrew.conf.segment_format import END_OF_STREAM, FORMAT_VERSION, META_GROUP, META_VERSION, key_fields
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
