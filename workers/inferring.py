@@ -162,7 +162,7 @@ def _is_deeper(value: Any, levels: int) -> bool:
 
 def _parts(value: Any) -> Iterable[Any] | None:
     """What Arrow looks at to find the value's type, and in its way: past methods of subclasses. None: at the value alone."""
-    kind: Any = type(value)
+    kind = type(cast("object", value))
     if issubclass(kind, dict):
         return dict[Any, Any].values(value)
     if issubclass(kind, list):
