@@ -2,9 +2,9 @@
 
 `%RETRY%group`, `%DLQ%group` and `%RETRY%group_topic`, where POP shows again what a group has of a topic, belong to a group. A
 message that failed must have somewhere to go, so topics of users take no room of theirs, nor the other way round: there are
-`topics_max` of each. A group in the table may use all of the groups' room; there are half as many of these, so that there is
-room for two topics of each while POP, and what groups that are gone have left, take none. Whoever sends to retry topics of
-groups that are not in the table may use half of it. What is shown again, or was delayed, always gets its topic.
+`topics_max` of each. A group in the table, which has half as many, always gets its own two. Of the rest, what POP shows again
+to one in the table may use all of the room, and whoever sends to retry topics of others half of it. What was shown again, or
+delayed, gets its topic in any case: it was stored before.
 
 A group's topics outlive it, as at a genuine broker: delayed retries may still come. When there is no room for one more, those
 make it that hold no message and whose group nobody knows any more.
@@ -67,6 +67,8 @@ class TopicRoom:
             if len(leftovers) < DROPPED_MAX:
                 self._next_look_ms = now_ms + LOOK_INTERVAL_MS
             full = self._full(topic)
+        if is_of_group(topic) and self._groups.known(groups_of(topic)[0]) is not None:
+            return None
         if full is not None and now_ms >= self._next_line_ms:
             self._next_line_ms = now_ms + LOOK_INTERVAL_MS
             self._store.events.append(("store.topics_full", {"reason": full}))

@@ -33,7 +33,7 @@ RESERVE_NS: Final = NS_PER_S
 """So long before that what is left is cut off; of a shorter time half."""
 CHILDREN_WAIT_S: Final = 2.0
 """For daemonic children, which have had TERM, and what else `multiprocessing` waits for, when the threads have ended: a queue
-that nobody reads is never empty. And for all that a worker leaves that has failed."""
+that nobody reads is never empty. And for all that a worker leaves that has failed, or that nobody has asked to stop."""
 NAMED_MAX: Final = 10
 _FLAVOURS: Final = ("multiprocessing", "multiprocess")
 _FEEDER_JOIN: Final = "_finalize_join"
@@ -75,7 +75,9 @@ def until_due(
     due_ns = _due(link.stop_by_ns, clock())
     while (left_ms := (due_ns - clock()) // NS_PER_MS) > 0:
         try:
-            packet = link.receive() if link.wait(left_ms) else None
+            packet = link.receive()  # of a stream more than one may be here already
+            if packet is None and not link.wait(left_ms):
+                return
         except (LinkClosedError, DescriptorsClosedError):
             pause(max(0, due_ns - clock()) / NS_PER_S)
             return
@@ -84,7 +86,9 @@ def until_due(
 
 
 def _due(by_ns: int, now_ns: int) -> int:
-    left_ns = max(0, by_ns - now_ns) if by_ns else round(LEAVE_S * NS_PER_S)
+    if not by_ns:  # it ends by itself: for want of memory, say, and its messages wait for that
+        return now_ns + round(CHILDREN_WAIT_S * NS_PER_S)
+    left_ns = max(0, by_ns - now_ns)
     return now_ns + left_ns - min(RESERVE_NS, left_ns // 2)
 
 

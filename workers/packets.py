@@ -9,7 +9,7 @@ supervisor -> worker
               [, payload inline on a stream]
     FORGET    u8 kind, u32 handle for each queue whose assignment has ended
     SEAL      u8 kind
-    STOP      u8 kind, u64 ns: the process is killed when the monotonic clock says so; 0 = the usual time (ending.py)
+    STOP      u8 kind, u64 ns: the process is killed when the monotonic clock says so; 0 = that is not known
     DIRECT    u8 kind, u32 request, u64 slab_offset, u32 length, u16 length of what follows, a QUEUE packet (its handle means
               nothing) [, the record inline on a stream]: a message that an administrator wants consumed
 worker -> supervisor
@@ -263,7 +263,7 @@ def encode_seal() -> bytes:
 
 def encode_stop(by_ns: int = 0) -> bytes:
     """Ask the worker to finish what came before this, seal and exit with code 0. It is killed when the monotonic clock, which
-    is one for all processes, says `by_ns`; 0 = after the usual time."""
+    is one for all processes, says `by_ns`; 0 = that is not known."""
     return _STOP.pack(STOP, by_ns)
 
 

@@ -1,9 +1,9 @@
 """HEART_BEAT 34 (BR/processor/ClientManageProcessor.heartBeat).
 
 For each consumer group: its settings (made when unknown), its retry topic, its membership. A group whose settings may not
-be made is skipped without a word, the answer is still 0. When the broker has no room for a group or its retry topic, it says
-so, and takes the others: a member without that topic could not get rid of a message that fails. Members are told of changes
-before the answer goes out. What a connection has from heartbeats before, and is not named now, counts as if it were.
+be made is skipped without a word, the answer is still 0. When the broker has no room for a group, it says so, and takes the
+others. Members are told of changes before the answer goes out. What a connection has from heartbeats before, and is not named
+now, counts as if it were.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from ...remoting.errors import UsageError
 from ...remoting.headers import HeartbeatResponse
 from ...remoting.names import RETRY_PREFIX
 from ..client_table import ClientChannel, check_client_id, text_chars
-from ..refusal import Refused
 from ..state import BrokerState, Call
 from ..topic_table import illegal_topic
 
@@ -29,20 +28,22 @@ def handle(state: BrokerState, call: Call) -> Command:
     heartbeat = HeartbeatData.decode(call.command.body)
     check_client_id(heartbeat.client_id)
     refuse_too_much(state, call.channel, heartbeat)
-    failure: Exception | None = None
-    is_full = False  # of groups: no other one is new then, as each looks through all of them for room
+    full: UsageError | None = None
     for consumer in heartbeat.consumer_data_set:
-        if is_full and state.groups.known(consumer.group_name) is None:
-            continue
+        name = consumer.group_name
+        if full is not None and state.groups.known(name) is None:
+            continue  # each would look through all groups for room
         try:
-            if not has_place(state, call.now_ms, consumer.group_name):
-                continue
-        except (UsageError, Refused) as error:
-            failure = failure or error
-            is_full = is_full or isinstance(error, UsageError)
+            group = state.groups.heard(name, state.room.is_used)
+        except UsageError as error:
+            full = error
             continue
+        if group is None:
+            continue
+        if illegal_topic(RETRY_PREFIX + name) is None:  # else it is too long: its send-backs are told so
+            state.retry_topic(call.now_ms, name, max(1, group.retry_queue_nums))
         changed = state.clients.register_consumer(
-            consumer.group_name,
+            name,
             member_of(call, heartbeat.client_id),
             consumer.consume_type,
             consumer.message_model,
@@ -50,29 +51,12 @@ def handle(state: BrokerState, call: Call) -> Command:
             consumer.subscription_data_set,
         )
         if changed:
-            state.notify_group(consumer.group_name)
+            state.notify_group(name)
     for producer in heartbeat.producer_data_set:
         state.clients.register_producer(producer.group_name, member_of(call, heartbeat.client_id))
-    if failure is not None:
-        raise failure
+    if full is not None:
+        raise full
     return call.command.response(ResponseCode.SUCCESS, HeartbeatResponse(True, True).to_fields())
-
-
-def has_place(state: BrokerState, now_ms: int, name: str) -> bool:
-    """Whether the group is in the table now, with its retry topic. Raises UsageError or Refused where there is no room."""
-    is_new = state.groups.known(name) is None
-    group = state.groups.heard(name, state.room.is_used)
-    if group is None:
-        return False
-    if illegal_topic(RETRY_PREFIX + name) is not None:  # too long a name: its send-backs are told so
-        return True
-    try:
-        state.retry_topic(now_ms, name, max(1, group.retry_queue_nums))
-    except BaseException:
-        if is_new:
-            state.groups.remove(name)
-        raise
-    return True
 
 
 def refuse_too_much(state: BrokerState, channel: int, heartbeat: HeartbeatData) -> None:

@@ -169,52 +169,50 @@ def test_topics_that_no_group_needs_make_room_for_those_of_new_groups(make):
     assert retry_and_dead_letter(broker, "new", message) == [0, 0]
 
 
-def test_a_broker_without_room_for_a_retry_topic_refuses_the_member_and_says_why(make):
-    """It was admitted, and its failing message was refused every 5 seconds without end."""
+def test_a_group_in_the_table_has_its_two_topics_whatever_others_have_left(make):
+    """A member was refused, or admitted and its failing message refused every 5 seconds without end."""
     broker = make(topics_max=MOST)
     state = broker.core.state
     broker.send()
     (message,) = broker.read()
     broker.heartbeat("old")
-    others = [f"g{number}" for number in range(MOST // 2 - 1)]
-    for group in others:
-        state.groups.put(SubscriptionGroupConfig(group, retry_max_times=3))
-        assert retry_and_dead_letter(broker, group, message) == [0, 0]
-    broker.later(1_000)
-    answer = broker.heartbeat("new")
-    assert (answer.code, "consumer groups in use" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
-    for group in others:
+    fill_groups(broker)
+    for group in [name for name in state.groups.names() if name != "old"]:
         state.groups.remove(group)
-    state.room._topics_max = most = 2 * len(others) + 1
-    answer = broker.heartbeat("new")
-    assert answer.code == ResponseCode.SYSTEM_ERROR
-    assert f"{most} retry and dead-letter topics already, of {most}; %RETRY%new cannot be made" in answer.remark
-    assert state.clients.consumer_group("new") is None
-    refused = broker.send_back(message, "old", -1)
-    assert (refused.code, "%DLQ%old cannot be made" in refused.remark) == (ResponseCode.SYSTEM_ERROR, True)
-    assert [event for event, _ in state.store.events] == ["store.topics_full"], "once a minute"
-    assert create(broker, "users").code == 0
-    for group in others:
-        state.store.remove_topic(f"%DLQ%{group}")
-    assert broker.heartbeat("new").code == ResponseCode.SYSTEM_ERROR, "it looks at all of them once a minute"
-    broker.later(LOOK_INTERVAL_MS)
+    refused = broker.send("%RETRY%nobody")
+    assert (refused.code, f"{MOST} retry and dead-letter topics already" in refused.remark) == (17, True)
+    assert [event for event, _ in state.store.events] == ["store.topics_full"]
     assert broker.heartbeat("new").code == 0
+    for group in ("old", "new"):
+        assert retry_and_dead_letter(broker, group, message) == [0, 0]
+    broker.later(LOOK_INTERVAL_MS)
+    assert state.topics.of_groups_count == MOST + 3, "what holds messages stays"
+
+
+def test_groups_get_their_topics_also_where_what_was_delayed_took_more_than_the_room(make):
+    broker = make(topics_max=MOST)
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("old")
+    for number in range(2 * MOST):
+        broker.core.state.make_topic(broker.now_ms, TopicConfig(f"%RETRY%g{number}", 1, 1), must_fit=False)
+        assert broker.send(f"%RETRY%g{number}").code == 0
+    assert broker.heartbeat("new").code == 0
+    assert retry_and_dead_letter(broker, "old", message) == [0, 0]
 
 
 def test_a_group_that_is_refused_takes_no_place_and_no_other_group_of_its_client_with_it(make):
-    """It stayed in the table, and what came after it in the heartbeat was not registered: not even its producers."""
+    """What came after it in the heartbeat was not registered: not even its producers."""
     broker = make(topics_max=MOST)
     state = broker.core.state
-    broker.heartbeat("old0")
-    broker.heartbeat("old1")
-    broker.core.channel_closed(broker.now_ms, 1)
-    fill_groups(broker)
-    for group in set(before := ["old0", "old1"]) ^ set(state.groups.names()):
-        state.groups.remove(group)
+    needed = [f"old{number}" for number in range(MOST // 2)]
+    for group in needed:
+        broker.heartbeat(group, channel=1)
+    before = state.groups.names()
     named = [ConsumerData(name) for name in ("old0", "new", "newer", "old1")]
     data = HeartbeatData("c5", (ProducerData("producers"),), tuple(named))
     answer = broker.call(RequestCode.HEART_BEAT, body=data.encode(), channel=5)
-    assert (answer.code, "%RETRY%new cannot be made" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
+    assert (answer.code, "consumer groups in use" in answer.remark) == (ResponseCode.SYSTEM_ERROR, True)
     consumers, producers = state.clients.groups_of(5)
     assert ({group.name for group in consumers}, producers) == ({"old0", "old1"}, {"producers"})
     assert state.groups.names() == before

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from time import monotonic_ns
 from typing import Any
 
 import pytest
 
 from rocketcrew.conf.units import NS_PER_MS, NS_PER_S
 from rocketcrew.supervisor.service import WORKER_STOP_MS
-from rocketcrew.workers.ending import LEAVE_S, Ending, say_left, until_due
-from rocketcrew.workers.link import LinkClosedError
+from rocketcrew.workers.ending import CHILDREN_WAIT_S, LEAVE_S, Ending, say_left, until_due
+from rocketcrew.workers.link import LinkClosedError, Transport, WorkerLink, link_pair
 from rocketcrew.workers.packets import encode_seal, encode_stop
 
 BEGUN_NS = 100 * NS_PER_S
@@ -35,6 +36,8 @@ class Scene:
         return self.now_ns < end_ns
 
     def receive(self) -> bytes | None:
+        if not self.comes or after(self.comes[0][0]) > self.now_ns:
+            return None
         packet = self.comes.pop(0)[1]
         if not packet:
             raise LinkClosedError
@@ -56,8 +59,20 @@ def test_it_waits_for_nearly_as_long_as_the_supervisor_does(given_s: float, wait
     assert Scene(after(given_s)).waited_s() == waited_s
 
 
-def test_a_worker_that_ends_by_itself_knows_how_long_the_supervisor_waits() -> None:
-    assert Scene(0).waited_s() == LEAVE_S - 1
+def test_a_worker_that_nobody_has_asked_to_stop_ends_soon() -> None:
+    """It has too much memory, say, and its messages wait for its end."""
+    assert Scene(0).waited_s() == CHILDREN_WAIT_S
+
+
+def test_of_a_stream_two_packets_may_be_here_at_once() -> None:
+    ours, theirs = link_pair(Transport.STREAM)
+    link, now_ns = WorkerLink(theirs, Transport.STREAM), monotonic_ns()
+    ours.send(encode_seal())
+    ours.send(encode_stop(now_ns))
+    link.stop_by_ns = now_ns + 3_600 * NS_PER_S
+    until_due(link)
+    ours.close()
+    link.close()
 
 
 def test_a_stop_of_all_holds_for_a_worker_that_is_being_replaced_too() -> None:
