@@ -445,6 +445,8 @@ def main() -> None:
     interruptible()
     usual = USUAL if options.what in ("worker", "replay") else ["dict5"]
     cases: list[str] = ["none", *MATRIX] if options.cases == ["matrix"] else options.cases or usual
+    if options.what in ("worker", "replay"):  # ratios are to those without rows
+        cases = list(dict.fromkeys([*("batch_none" if CASES[case].batch > 1 else "none" for case in cases), *cases]))
     print(f"calibration: {calibrate():.2f} s for 10^7 empty turns, {calibrate_arrow():.2f} µs a row of Arrow's own")
     if options.what == "replay":
         report("rows_replay", replays(cases, options.messages, options.runs, options.per_pull))
