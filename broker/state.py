@@ -19,7 +19,7 @@ from ..remoting.command import Command
 from ..remoting.errors import ProtocolError, UsageError
 from ..remoting.headers import ConsumerIdsChanged
 from ..remoting.ids import UniqueIds
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC, is_of_group
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
     PROPERTY_FIRST_POP_TIME,
@@ -69,7 +69,6 @@ from .topic_table import (
     TOPICS_TABLE,
     TopicTable,
     illegal_topic,
-    is_of_group,
     maker_in,
     maker_text,
     system_topics,

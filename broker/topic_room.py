@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import islice
 
-from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from .client_table import ClientTable
 from .group_table import GroupTable
 from .message_store import MessageStore
 from .offset_table import OffsetTable
-from .topic_table import TopicTable, is_of_group
+from .topic_table import TopicTable
 
 DROPPED_MAX = 50  # topics that make room at once, as others wait meanwhile
 LOOK_INTERVAL_MS = 60_000  # after a look that went through all of them; and of the log's lines about it

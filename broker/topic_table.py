@@ -14,7 +14,7 @@ from ..remoting.admin_bodies import DataVersion, TopicConfig, TopicConfigTable
 from ..remoting.codes import PERM_INHERIT, PERM_READ, PERM_WRITE
 from ..remoting.errors import ProtocolError
 from ..remoting.fastjson import dumps, loads
-from ..remoting.names import DEFAULT_TOPIC, DLQ_PREFIX, RETRY_PREFIX, SCHEDULE_TOPIC
+from ..remoting.names import DEFAULT_TOPIC, SCHEDULE_TOPIC, is_of_group
 from .table_text import TableText
 
 TOPICS_TABLE = "config/topics.json"
@@ -40,11 +40,6 @@ def readable(topic: TopicConfig) -> bool:
 
 def writable(topic: TopicConfig) -> bool:
     return bool(topic.perm & PERM_WRITE)
-
-
-def is_of_group(topic: str) -> bool:
-    """Whether it is a group's retry or dead-letter topic."""
-    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
 
 
 def illegal_topic(name: str) -> str | None:

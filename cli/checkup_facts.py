@@ -38,11 +38,10 @@ from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable, OffsetWrapper
 from ..remoting.arguments import close_names
 from ..remoting.bodies import TopicRouteData
-from ..remoting.check_points import RETRY_V1, RETRY_V2, real_topic
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import PullRequest
-from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX
+from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, is_popped_retry
 from ..remoting.queues import MessageQueue
 from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
@@ -322,7 +321,7 @@ def popped_retries(table: Mapping[MessageQueue, OffsetWrapper], group: str) -> d
     found: dict[str, int] = {}
     for mq, ends in table.items():
         lag = ends.broker_offset - max(0, ends.consumer_offset)
-        if lag > 0 and mq.topic.startswith((real_topic("", group, RETRY_V1), real_topic("", group, RETRY_V2))):
+        if lag > 0 and is_popped_retry(mq.topic, group):
             found[mq.topic] = found.get(mq.topic, 0) + lag
     return found
 

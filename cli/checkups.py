@@ -48,8 +48,20 @@ class Finding:
         return f"{self.level.value:<7}  {self.check:<17}  {self.found}" + (f": {self.todo}" if self.todo else "")
 
 
+class Typed:
+    """What brokers know by `at_brokers`, where that is another name: administrators type it."""
+
+    __slots__ = ()
+    name: str
+    at_brokers: str
+
+    @property
+    def typed(self) -> str:
+        return self.at_brokers or self.name
+
+
 @dataclass(frozen=True, slots=True)
-class TopicFacts:
+class TopicFacts(Typed):
     """A topic by its route. `queues` may be read; `perms` by broker; `refused`: why the group may not read it.
     `unlooked`: why nobody could look whether it may; both empty where it may."""
 
@@ -62,11 +74,6 @@ class TopicFacts:
     """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
     unlooked: str = ""
     at_brokers: str = ""
-    """Its name as brokers know it, where that is another: what administrators type."""
-
-    @property
-    def typed(self) -> str:
-        return self.at_brokers or self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +88,7 @@ class BrokerFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupFacts:
+class GroupFacts(Typed):
     """The group at its brokers. `members` are client ids; `differences` of their subscriptions from ours, in words."""
 
     name: str
@@ -103,11 +110,6 @@ class GroupFacts:
     dropped_at: tuple[str, ...] = ()
     """Brokers that drop what failed in it: its retryQueueNums is 0 there."""
     at_brokers: str = ""
-    """Its name as brokers know it, where that is another: what administrators type."""
-
-    @property
-    def typed(self) -> str:
-        return self.at_brokers or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Final
 from ..remoting.arguments import near
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError
-from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import RETRY_PREFIX, is_of_group
 
 BY_FLAG: Final = "by -n HOST:PORT, or start one with `rocketcrew broker`"
 NAME_SERVERS_ALONE_ANSWER: Final = ("GET_ROUTEINFO", "GET_BROKER_CLUSTER", "GET_ALL_TOPIC", "GET_SYSTEM_TOPIC")
@@ -69,7 +69,7 @@ def no_such_name(topic: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a topic that none of the cluster's `known` topics is; of a group where it is a group's retry topic."""
     if topic.startswith(RETRY_PREFIX):
         return no_such_group(topic.removeprefix(RETRY_PREFIX), known)
-    names = [name for name in known if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    names = [name for name in known if not is_of_group(name)]
     return UnknownNameError(f"the cluster does not know the topic {topic}{near(topic, names)}")
 
 

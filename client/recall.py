@@ -15,7 +15,7 @@ from ..remoting.arguments import TEXT, check
 from ..remoting.codes import RequestCode
 from ..remoting.errors import UsageError
 from ..remoting.headers import RecallMessage, RecallMessageResponse
-from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ..remoting.names import is_of_group
 from ..remoting.queues import MessageQueue
 from .asking import ask
 from .cluster import Cluster
@@ -48,7 +48,7 @@ def decode_handle(text: str) -> RecallHandle:
 async def recall(cluster: Cluster, group: str, topic: str, handle: str, *, timeout_ms: float) -> str:
     """Returns the id of the message that will not be delivered. Raises UsageError, BrokerError, UnreachableError."""
     check_topic(topic)
-    if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)):
+    if is_of_group(topic):
         raise UsageError(f"messages of {topic} cannot be recalled: retry and dead letter topics are the broker's")
     broker_name = decode_handle(handle).broker_name
     deadline_s = time.monotonic() + timeout_ms / 1000

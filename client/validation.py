@@ -10,7 +10,7 @@ from typing import cast
 
 from ..remoting.arguments import plain, shown
 from ..remoting.errors import UsageError
-from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_TOPICS
+from ..remoting.names import SYSTEM_TOPICS, is_of_group
 from ..remoting.properties import KEY_SEPARATOR, RESERVED_PROPERTIES
 
 TOPIC_MAX_CHARACTERS = 127
@@ -44,7 +44,7 @@ def check_topic(topic: str) -> None:
         raise UsageError(f"the topic is of type {type(topic).__name__} ({shown(topic)}): give its name, a str")
     if not topic.strip():
         raise UsageError("the topic is blank: give its name")
-    limit = RETRY_TOPIC_MAX_CHARACTERS if topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) else TOPIC_MAX_CHARACTERS
+    limit = RETRY_TOPIC_MAX_CHARACTERS if is_of_group(topic) else TOPIC_MAX_CHARACTERS
     if len(topic) > limit:
         raise UsageError(f"topic {topic[:40]!r}... has {len(topic)} characters; at most {limit} are allowed")
     if not _is_legal(topic):

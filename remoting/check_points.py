@@ -82,14 +82,6 @@ def real_topic(topic: str, group: str, mark: str) -> str:
     return topic
 
 
-def popped_topic(topic: str, group: str) -> str:
-    """The topic that was asked for, of the one that a message was popped from (KeyBuilder.parseNormalTopic)."""
-    for of_v1_or_v2 in (real_topic("", group, RETRY_V1), real_topic("", group, RETRY_V2)):
-        if topic.startswith(of_v1_or_v2):
-            return topic[len(of_v1_or_v2) :]
-    return topic
-
-
 def start_offsets(text: str) -> dict[tuple[str, int], int]:
     """`mark queueId startOffset;...` of an answer's header. Raises ProtocolError."""
     found: dict[tuple[str, int], int] = {}

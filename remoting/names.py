@@ -23,11 +23,26 @@ MASTER_ID = 0
 """The broker id of a master; slaves have larger ones."""
 
 
-def is_own_retry(topic: str, group: str, *, popped: bool) -> bool:
-    """Whether the group's own retries are in that topic: in `%RETRY%group`, and of what was popped in one for each topic
-    (check_points.py). A message that was not `popped` may be of another group, which has such a name."""
+def is_of_group(topic: str) -> bool:
+    """Whether it is a group's retry or dead-letter topic."""
+    return topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+
+
+def is_popped_retry(topic: str, group: str) -> bool:
+    """Whether that topic is called as one of the group's retries of a topic that was popped: `%RETRY%group_topic` or
+    `%RETRY%group+topic` (check_points.py). It may be another group's, which has such a name."""
     own = RETRY_PREFIX + group
-    return topic == own or (popped and topic.startswith((f"{own}_", f"{own}+")))
+    return topic.startswith((f"{own}_", f"{own}+"))
+
+
+def is_own_retry(topic: str, group: str) -> bool:
+    """Whether that topic is called as one of the group's own retries, pulled or popped."""
+    return topic == RETRY_PREFIX + group or is_popped_retry(topic, group)
+
+
+def popped_topic(topic: str, group: str) -> str:
+    """The topic that was asked for, of the one that a message was popped from (KeyBuilder.parseNormalTopic)."""
+    return topic[len(RETRY_PREFIX + group) + 1 :] if is_popped_retry(topic, group) else topic
 
 
 def host_and_port(host: str, port: int) -> str:

@@ -27,7 +27,7 @@ from ..remoting.compression import decompress
 from ..remoting.errors import ProtocolError
 from ..remoting.ids import host_text
 from ..remoting.log_keys import place_keys
-from ..remoting.names import RETRY_PREFIX, is_own_retry
+from ..remoting.names import RETRY_PREFIX, popped_topic
 from ..remoting.namespaces import unwrap, wrap
 from ..remoting.properties import (
     PROPERTIES_MAX_BYTES,
@@ -159,10 +159,9 @@ class Message:
 
     def _topic_of_retry(self, topic: str) -> str:
         group = wrap(self._queue.namespace, self._queue.group)
-        if not is_own_retry(topic, group, popped=self._queue.popped):
-            return topic
-        popped_of = topic[len(RETRY_PREFIX + group) + 1 :]
-        return popped_of or self._decoded().get(PROPERTY_RETRY_TOPIC, topic)
+        if topic == RETRY_PREFIX + group:
+            return self._decoded().get(PROPERTY_RETRY_TOPIC, topic)
+        return popped_topic(topic, group) if self._queue.popped else topic
 
     @property
     def queue(self) -> QueueInfo:

@@ -19,7 +19,7 @@ from ...conf.settings import Settings, require
 from ...remoting.arguments import near
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError
-from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import RETRY_PREFIX, is_of_group
 from ...remoting.queues import MessageQueue
 from ...supervisor import control
 from ...supervisor.member.access import access_of
@@ -157,7 +157,7 @@ async def _exists(cluster: Cluster, topic: str) -> bool:
 
 def waits_for(group: str, missing: Sequence[str], known: Collection[str]) -> RocketcrewError:
     """The error for a group that runs, and none of whose topics is among the cluster's `known` ones."""
-    names = [name for name in known if not name.startswith((RETRY_PREFIX, DLQ_PREFIX))]
+    names = [name for name in known if not is_of_group(name)]
     which = f"the topic {missing[0]}" if len(missing) == 1 else f"any of the topics {', '.join(missing)}"
     near_one = near(missing[0], names) if len(missing) == 1 else ""
     said = f"the group {group} runs, and the cluster does not know {which}{near_one}"

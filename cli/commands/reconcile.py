@@ -22,7 +22,7 @@ from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
-from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from ...remoting.namespaces import unwrap
 from ...remoting.queues import MessageQueue
 from ...source.searching import store_times
@@ -495,7 +495,7 @@ def sent_to(queue: QueueReport) -> dict[Fate, str]:
 
 def own_topics(report: Report) -> list[str]:
     """The topics in it that a group is set back for: what it has in retry topics comes of these."""
-    return sorted({one.key.topic for one in report.queues if not one.key.topic.startswith((RETRY_PREFIX, DLQ_PREFIX))})
+    return sorted({one.key.topic for one in report.queues if not is_of_group(one.key.topic)})
 
 
 def as_lines(

@@ -124,7 +124,7 @@ class RateLimits:
         return found + [name for name, bucket in self._on_credit(topic) if bucket.owes(now)]
 
     def _is_of_any(self, topic: str) -> bool:
-        return is_own_retry(topic, self._group, popped=True)
+        return is_own_retry(topic, self._group)
 
     def _of(self, topic: str) -> Iterable[tuple[str, Bucket]]:
         """The limits that must have tokens."""

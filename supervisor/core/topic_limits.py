@@ -98,7 +98,7 @@ class TopicLimits(Generic[W]):
                 del calls.chunks[chunk.worker]
 
     def _is_of_any(self, topic: str) -> bool:
-        return is_own_retry(topic, self._group, popped=True)
+        return is_own_retry(topic, self._group)
 
     def _of(self, topic: str) -> Iterable[_Calls[W]]:
         if self._is_of_any(topic):

@@ -21,11 +21,12 @@ from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...conf.settings import ConsumerSettings
 from ...remoting.bodies import SubscriptionData
-from ...remoting.check_points import CheckPoint, popped_topic
+from ...remoting.check_points import CheckPoint
 from ...remoting.codes import RequestCode, ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import RocketcrewError, UnreachableError
 from ...remoting.log_keys import place_keys, queue_keys
+from ...remoting.names import popped_topic
 from ...remoting.pop_headers import (
     INIT_MAX,
     INIT_MIN,

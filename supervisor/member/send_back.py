@@ -33,7 +33,7 @@ from ...remoting.codes import (
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import DLQ_PREFIX, INNER_PRODUCER_GROUP, RETRY_PREFIX
+from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX, is_of_group
 from ...remoting.properties import PROPERTIES_MAX_BYTES, decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
@@ -319,7 +319,7 @@ def _noted(message: StoredMessage, topic: str) -> dict[str, str]:
 
 def _is_of_another(message: StoredMessage, group: str) -> bool:
     """Another group's retry, or a dead letter of any."""
-    return message.topic.startswith((RETRY_PREFIX, DLQ_PREFIX)) and message.topic != RETRY_PREFIX + group
+    return is_of_group(message.topic) and message.topic != RETRY_PREFIX + group
 
 
 def goes_anew(action: SendBackAction, message: StoredMessage, group: str, *, locks: bool) -> bool:

@@ -46,6 +46,15 @@ def read_all(broker, topic):
     return [message for queue_id in range(queues) for message in broker.read(topic, queue_id)]
 
 
+def with_old_group(make):
+    """A broker that has the group "old", and a message."""
+    broker = make(topics_max=MOST)
+    broker.send()
+    (message,) = broker.read()
+    broker.heartbeat("old")
+    return broker, message
+
+
 def delete(broker, group):
     return broker.call(RequestCode.DELETE_SUBSCRIPTIONGROUP, DeleteGroup(group, clean_offset=True))
 
@@ -57,10 +66,7 @@ def retry_and_dead_letter(broker, group, message):
 
 def test_a_broker_full_of_topics_retries_and_keeps_dead_letters_of_old_groups_and_new_ones(make):
     """Neither was stored: the group read on only as far as its first message that failed."""
-    broker = make(topics_max=MOST)
-    broker.send()
-    (message,) = broker.read()
-    broker.heartbeat("old")
+    broker, message = with_old_group(make)
     answer = fill(broker)
     assert (answer.code, f"{MOST} topics already" in answer.remark) == (ResponseCode.INVALID_PARAMETER, True)
     assert "deleteTopic" in answer.remark
@@ -74,10 +80,7 @@ def test_a_broker_full_of_topics_retries_and_keeps_dead_letters_of_old_groups_an
 
 
 def test_topics_of_groups_that_come_and_are_deleted_make_room(make):
-    broker = make(topics_max=MOST)
-    broker.send()
-    (message,) = broker.read()
-    broker.heartbeat("old")
+    broker, message = with_old_group(make)
     for number in range(3 * MOST):
         assert come_and_go(broker, f"g{number}").code == 0
         header = UpdateOffset(f"g{number}", "T", 0, 1)
@@ -171,11 +174,8 @@ def test_topics_that_no_group_needs_make_room_for_those_of_new_groups(make):
 
 def test_a_group_in_the_table_has_its_two_topics_whatever_others_have_left(make):
     """A member was refused, or admitted and its failing message refused every 5 seconds without end."""
-    broker = make(topics_max=MOST)
+    broker, message = with_old_group(make)
     state = broker.core.state
-    broker.send()
-    (message,) = broker.read()
-    broker.heartbeat("old")
     fill_groups(broker)
     for group in [name for name in state.groups.names() if name != "old"]:
         state.groups.remove(group)
@@ -190,10 +190,7 @@ def test_a_group_in_the_table_has_its_two_topics_whatever_others_have_left(make)
 
 
 def test_groups_get_their_topics_also_where_what_was_delayed_took_more_than_the_room(make):
-    broker = make(topics_max=MOST)
-    broker.send()
-    (message,) = broker.read()
-    broker.heartbeat("old")
+    broker, message = with_old_group(make)
     for number in range(2 * MOST):
         broker.core.state.make_topic(broker.now_ms, TopicConfig(f"%RETRY%g{number}", 1, 1), must_fit=False)
         assert broker.send(f"%RETRY%g{number}").code == 0

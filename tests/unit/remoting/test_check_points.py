@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.remoting.check_points import CheckPoint, check_point_of, popped_topic, real_topic, start_offsets
+from rocketcrew.remoting.check_points import CheckPoint, check_point_of, real_topic, start_offsets
 from rocketcrew.remoting.errors import ProtocolError
+from rocketcrew.remoting.names import popped_topic
 from rocketcrew.remoting.pop_headers import PopResponse, QueryAssignmentResponse
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
