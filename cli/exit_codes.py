@@ -29,6 +29,7 @@ from ..conf.exit_codes import (
     EXIT_USAGE,
 )
 from ..conf.hiding import hidden_module
+from ..conf.limits import is_no_thread, remedy_of, used_up, with_remedy
 from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from .patient_output import drop_rest
 from .tables import seen
@@ -90,7 +91,8 @@ def guarded(command: Callable[[], object]) -> int:
         tell("interrupted")
         return EXIT_INTERRUPTED
     except RocketcrewError as error:
-        tell(in_words(error), getattr(error, "traceback", ""))
+        said, remedy = in_words(error), remedy_of(error)
+        tell(f"{said} ({remedy})" if remedy and remedy not in said else said, getattr(error, "traceback", ""))
         return exit_code(error)
     except BrokenPipeError:
         # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.
@@ -104,7 +106,10 @@ def guarded(command: Callable[[], object]) -> int:
             return _code_without_temporary_folder(text)
         tell(system_in_words(error))
         return EXIT_FAILURE
-    except Exception:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
+    except Exception as error:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
+        if is_no_thread(error):
+            tell(with_remedy(error))
+            return EXIT_FAILURE
         click.echo(seen(traceback.format_exc().rstrip("\n"), err=True), err=True)
         hidden = hidden_module()
         if hidden:
@@ -128,6 +133,8 @@ def system_in_words(error: OSError) -> str:
 
 def _limit_of(error: OSError) -> str:
     """The limit of this process that it has met, where one is known; what is only memory has no file's name."""
+    if remedy := used_up(error):
+        return f" ({remedy})"
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if error.errno != errno.EFBIG or limit == resource.RLIM_INFINITY:
         return ""

@@ -67,8 +67,11 @@ def _end_files() -> None:
     # A daemon: nothing else ends a write.
     ending = threading.Thread(target=_write_and_close, args=(failures,), name="files", daemon=True)
     with contextlib.suppress(KeyboardInterrupt, OSError, ValueError):
-        ending.start()
-        ending.join(END_S)
+        try:
+            ending.start()
+            ending.join(END_S)
+        except RuntimeError:  # no thread is to be had: then nothing but Ctrl-C ends a write
+            _write_and_close(failures)
         if failures:
             tell(f"a file of the program's could not be written to its end: {failures[0]}")
 

@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
+from ..conf.limits import is_no_thread, used_up, with_remedy
 from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import READY_DIR
 from ..durable.room import NO_ROOM
@@ -154,7 +155,10 @@ class Work:
             code, error = EXIT_FAILURE, explained(failure, self._config)
         except Exception as failure:  # noqa: BLE001 -- the last line of defence: reported, and the parent starts us anew
             code, error = EXIT_FAILURE, f"a bug in the loader: {type(failure).__name__}: {failure}"
-            self._log.exception("loader_bug")
+            if is_no_thread(failure):
+                error = f"{with_remedy(failure)}. The segments stay"
+            else:
+                self._log.exception("loader_bug")
         if error:
             self._log.error("loader_failed", error=error, exit_code=code)
         self.error = error
@@ -395,4 +399,4 @@ def explained(error: OSError, config: LoaderConfig) -> str:
         return (
             f"{said}: the loader must be able to read and write {config.staging} and {config.target}. The segments stay"
         )
-    return f"{said}. The segments stay"
+    return f"{said}{f' ({remedy})' if (remedy := used_up(error)) else ''}. The segments stay"

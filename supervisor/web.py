@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, urlsplit
 
+from ..conf.limits import used_up
 from ..conf.settings import MetricsSettings
 from ..durable.files import try_lock, write_atomically
 from ..remoting.errors import RocketcrewError, UsageError
@@ -252,7 +253,7 @@ def cannot_listen(settings: MetricsSettings, error: OSError) -> RocketcrewError:
     said = os.strerror(error.errno)  # asyncio's own text has the address once more
     where = f"metrics.port = {first}: cannot listen on {settings.host}, {ports} ({said})"
     if error.errno in _USED_UP:
-        return RocketcrewError(where)
+        return RocketcrewError(where + (f": {remedy}" if (remedy := used_up(error)) else ""))
     kind = PortsTakenError if error.errno == errno.EADDRINUSE else UsageError
     return kind(f"{where}; choose another port, a larger metrics.port_count, or 0 to serve no metrics")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..client.identity import client_id, client_ip, instance_name
 from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, per_second
+from ..conf.limits import group_folders, own_cgroup, read_cgroup
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import Settings, is_broadcasting, logs_as
 from ..remoting.names import RETRY_PREFIX
@@ -37,7 +38,6 @@ from .core.state import CoreConfig
 from .loader_child import DRAIN_TIMEOUT_S, where
 from .member.access import access_of
 from .pool.child import NewWorker
-from .pool.post_mortem import CGROUP, OWN_CGROUP, own_groups
 from .slot import Slot
 
 CELL_SLOTS = 512
@@ -148,23 +148,13 @@ def available_cores() -> int:
     up its time of a period: more busy workers than that would stand still together, and the supervisor with them.
     """
 
-    def text(name: str) -> str:
-        try:
-            return (CGROUP / name).read_text()
-        except OSError:
-            return ""
-
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    own = OWN_CGROUP.read_text() if OWN_CGROUP.exists() else ""
-    return min(cores, quota_cores(own, text) or cores)
+    return min(cores, quota_cores(own_cgroup(), read_cgroup) or cores)
 
 
 def quota_cores(own: str, text: Callable[[str], str]) -> int | None:
     """The smallest quota of this process's control group and those above it, in cores, of which a part counts as one; None
-    where there is no quota. Pure but for `text`.
-
-    `own` is the text of /proc/self/cgroup. `text` reads a file below /sys/fs/cgroup, and is empty where there is none. In a
-    container what is mounted there is the group itself, whatever path is named.
+    where there is no quota. `own` and `text` are as in conf/limits.py. Pure but for `text`.
     """
     found = [cores for each in _quotas(own, text) if (cores := _cores_of(each))]
     return min(found, default=None)
@@ -172,14 +162,11 @@ def quota_cores(own: str, text: Callable[[str], str]) -> int | None:
 
 def _quotas(own: str, text: Callable[[str], str]) -> Iterator[str]:
     """As "quota period", in us."""
-    for version_1, path in own_groups(own, "cpu"):
-        folder = "cpu/" if version_1 else ""
-        for part in ("", *path.split("/")):
-            folder += f"{part}/" if part else ""
-            if version_1:
-                yield f"{text(f'{folder}cpu.cfs_quota_us')} {text(f'{folder}cpu.cfs_period_us')}"
-            else:
-                yield text(f"{folder}cpu.max")
+    for version_1, folder in group_folders(own, "cpu"):
+        if version_1:
+            yield f"{text(f'{folder}cpu.cfs_quota_us')} {text(f'{folder}cpu.cfs_period_us')}"
+        else:
+            yield text(f"{folder}cpu.max")
 
 
 def _cores_of(quota: str) -> int | None:

@@ -37,6 +37,7 @@ from multiprocess.resource_tracker import ensure_running as ensure_tracker
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from ..conf.held_signals import held
+from ..conf.limits import with_remedy
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
@@ -363,7 +364,7 @@ class Forkserver:
         """Of a forkserver that has ended the error says only that it refuses connections."""
         if isinstance(error, ConnectionError | EOFError):
             self._ends_soon()  # its end may be seen a moment after those of its connections
-        end, why = self._server.ended(), str(error)
+        end, why = self._server.ended(), with_remedy(error)
         if end is not None:
             why = f"the forkserver, which imports the handler, is gone: {end.text}; what it wrote is on standard error"
         failed = WorkerStartError(f"worker {worker_id} could not be started: {why}")

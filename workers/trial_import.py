@@ -22,6 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
+from ..conf.limits import from_outside
 from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
@@ -128,10 +129,7 @@ def why_no_answer(target: str, exit_code: int, printed: str) -> RocketcrewError:
     name = signal.Signals(-exit_code).name
     if -exit_code in {*CRASHES, signal.SIGABRT}:
         return HandlerLoadError(f"{what} ended by signal {name}", printed[-STDERR_SHOWN_MAX:])
-    return WorkerStartError(
-        f"{what} was ended by signal {name}, from outside: look who sends that; of SIGKILL the kernel's log says whether it"
-        " was for want of memory"
-    )
+    return WorkerStartError(f"{what} was ended by signal {name}, {from_outside(-exit_code)}")
 
 
 def _written(process: subprocess.Popen[bytes], deadline: float, check: Callable[[], None]) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from ...conf.limits import is_no_thread, with_remedy
 from ...workers.spawn import Forkserver, WorkerProcess, WorkerStartError
 from .child import BootMaker, NewWorker
 from .stacks import Helper
@@ -63,7 +64,7 @@ class Launcher:
             try:
                 process = of.forkserver.start_worker(boot)
             except Exception as error:  # noqa: BLE001  as below
-                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error) or repr(error)))
+                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(with_remedy(error)))
             else:
                 launched(process)
                 self._spare_soon(generation)
@@ -79,7 +80,7 @@ class Launcher:
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)
             except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know that there is no worker
-                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(str(error) or repr(error)))
+                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(with_remedy(error)))
             else:
                 launched(process)
                 self._spare_soon(generation)
@@ -102,7 +103,11 @@ class Launcher:
         async def make() -> None:
             # A forkserver that is gone takes its spare along; the next start makes both anew.
             with contextlib.suppress(OSError, EOFError):
-                await asyncio.get_running_loop().run_in_executor(None, of.forkserver.make_spare)
+                try:
+                    await asyncio.get_running_loop().run_in_executor(None, of.forkserver.make_spare)
+                except RuntimeError as error:  # a spare is not worth a word
+                    if not is_no_thread(error):
+                        raise
 
         def due() -> None:
             if of.forkserver.warm:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
 
 import structlog
 
+from ...conf.limits import CGROUP, OWN_CGROUP, from_outside, own_groups
 from ...conf.segment_format import OPEN_DIR, segment_name
 from ...conf.units import NS_PER_MS, NS_PER_S
 from ...workers.cells import CONSUMED_DIRECTLY, Cell, CellFile
@@ -28,8 +29,6 @@ from ..core.decisions import Core
 from ..core.states import WorkerState
 from .child import Child
 
-CGROUP: Final = Path("/sys/fs/cgroup")
-OWN_CGROUP: Final = Path("/proc/self/cgroup")
 FAULTS: Final = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGABRT})
 """Signals that a process brings upon itself; nobody sends them to make it leave."""
 
@@ -137,13 +136,10 @@ def ended_in_boot(child: Child, death: Death) -> WorkerStartError:
     if death.end is End.FORKSERVER:
         return WorkerStartError(
             "the forkserver ended while a worker booted, and took it along: lack of memory may do that, then the kernel's log"
-            " names it"
+            " names it; or of processes, then its traceback is on standard error"
         )
     if death.end is End.CRASHED and not child.cut_off and isinstance(code, int) and code < 0 and not _is_fault(code):
-        return WorkerStartError(
-            f"a worker was ended by {death.cause} while it booted, from outside: look who sends that; of SIGKILL the kernel's"
-            " log says whether it was for want of memory"
-        )
+        return WorkerStartError(f"a worker was ended by {death.cause} while it booted, {from_outside(-code)}")
     how = "it closed its link" if child.cut_off else death.cause if death.end is End.CRASHED else death.end.value
     failed = WorkerStartError(
         f"a worker ended while it booted ({how}): see what the handler does at its import and set-up"
@@ -234,15 +230,6 @@ def oom_kills(own: Path = OWN_CGROUP, root: Path = CGROUP) -> int:
             if (found := _count_in(file)) is not None:
                 return found
     return 0
-
-
-def own_groups(text: str, controller: str) -> Iterator[tuple[bool, str]]:
-    """The control groups of /proc/self/cgroup, whose `text` this is, that may have the controller: whether each is of
-    version 1, and its path below the hierarchy's root, without a slash in front."""
-    for line in text.splitlines():
-        _, *named = line.split(":", 2)
-        if len(named) == 2 and (not named[0] or controller in named[0].split(",")):
-            yield bool(named[0]), named[1].lstrip("/")
 
 
 def _count_in(file: Path) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from ...conf.exit_codes import EXIT_FINE
+from ...conf.limits import with_remedy
 from ...conf.units import NS_PER_S, in_whole_ms
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
@@ -182,7 +183,7 @@ class Pool:
             if action.worker_id in self.children:
                 raise  # there is a process
             made.close()
-            self._not_launched(action.worker_id, WorkerStartError(str(error) or repr(error)))
+            self._not_launched(action.worker_id, WorkerStartError(with_remedy(error)))
 
     def _launch(self, action: Start, made: contextlib.ExitStack) -> None:
         """What has to be given back when there is no process is put into `made`."""

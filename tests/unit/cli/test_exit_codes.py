@@ -72,6 +72,29 @@ def test_a_file_that_is_too_large_is_told_with_the_limit(capsys: pytest.CaptureF
     assert "than 1099511627776 bytes here: raise `ulimit -f`" in found[1]
 
 
+def test_a_limit_that_is_used_up_is_told_with_what_is_to_be_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also as the cause of an error of ours. A lock that somebody has is no limit."""
+    full = OSError(errno.EMFILE, "Too many open files", "/d/cells")
+    of_ours = RocketcrewError("cannot read /d/cells: Too many open files")
+    of_ours.__cause__ = full
+    locked = RocketcrewError("in use by another broker")
+    locked.__cause__ = BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+    found: list[str] = []
+    for error in (
+        full,
+        of_ours,
+        RuntimeError("can't start new thread"),
+        BlockingIOError(*locked.__cause__.args),
+        locked,
+    ):
+        assert raising(error) == 1
+        found.append(capsys.readouterr().err)
+    assert "Traceback" not in "".join(found)
+    assert [("ulimit -n" in text, "pids.max" in text) for text in found] == [
+        (True, False), (True, False), (False, True), (False, True), (False, False)
+    ]  # fmt: skip
+
+
 def test_without_a_folder_for_temporary_files_there_is_something_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,6 +109,19 @@ def test_a_batch_that_runs_is_told_of_while_spark_starts_and_writes(tmp_path: Pa
     assert "batch_running" in [log["event"] for log in logs]
 
 
+def test_a_thread_that_cannot_be_had_is_a_limit_and_no_bug(tmp_path: Path) -> None:
+    def no_target(*_: object) -> Any:
+        raise RuntimeError("can't start new thread")
+
+    staging = tmp_path / "segments"
+    staging.mkdir()
+    with capture_logs() as logs:
+        assert Work(LoaderConfig(staging, tmp_path / "table"), Watched(staging / "loader.json"), no_target).run() == 1
+    [told] = [log for log in logs if log["log_level"] == "error"]
+    assert told["event"] == "loader_failed"
+    assert "pids.max" in told["error"]
+
+
 def test_spark_is_asked_for_the_tasks_of_what_runs() -> None:
     """Of two jobs: one has ended, the other has a stage that is gone and two that are not."""
     jobs = {7: SimpleNamespace(status="SUCCEEDED"), 8: SimpleNamespace(status="RUNNING", stageIds=[1, 2, 3])}
