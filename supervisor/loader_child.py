@@ -19,7 +19,8 @@ from typing import Any
 
 import structlog
 
-from ..conf.exit_codes import EXIT_SPARK
+from ..conf.exit_codes import EXIT_INTERRUPTED, EXIT_SPARK
+from ..conf.limits import INTERRUPTED_ITSELF, check_start, used_up, with_remedy
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, ready_files
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name, without_settings
@@ -38,6 +39,8 @@ DRAIN_TIMEOUT_S = 20.0
 """At a stop it loads what is sealed, for so long; the next start loads what is left."""
 STOP_TIMEOUT_S = 40.0
 """After that a batch under way is finished first. A kill loses nothing: the batch is loaded by the next start, too."""
+BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS")
+"""The environment's names of OpenBLAS' number of threads, in the order in which it reads them."""
 
 _PASSED = (
     "format", "function", "delta_jars", "iceberg_jars", "driver_memory", "max_wait_ms", "max_rows", "max_bytes_mib",
@@ -93,6 +96,10 @@ class LoaderChild:
         self._batches_total: int | None = None
         self._ended = ""
         """Why it has last ended, or was not started."""
+        self._told: int | None = None
+        """Our end of its stdin, while it runs."""
+        self._refused = ""
+        """Why it was last not started."""
         self._before_ms: object = None
         """When the one began that had written the status file before it was last started."""
         self._stack_file = StackFile()
@@ -124,6 +131,7 @@ class LoaderChild:
         tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
         tables_set = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}
         return {
+            **({} if spark.function else _without_blas_threads(ours)),  # a function of the user's may calculate
             **without_settings(ours),
             **tables_set,
             environment_name("spark.partition_by"): ",".join(spark.partition_by),
@@ -141,7 +149,8 @@ class LoaderChild:
                 code = await self._run()
             except Exception as error:  # no process, no memory, too many files: later there may be
                 self.start_failures += 1
-                log.exception("loader_not_started", error=str(error))
+                self._refused = with_remedy(error)
+                log.error("loader_not_started", error=self._refused, exc_info=not used_up(error))
             if self._is_stopping():
                 return
             self._count_failure()
@@ -153,7 +162,7 @@ class LoaderChild:
 
     def _why_ended(self, code: int | None) -> str:
         if code is None:
-            return "it cannot be started: see `loader_not_started` in the log"
+            return f"it cannot be started: {self._refused}"
         said = self._said()
         if self._is_of_ours(said) and said.get("state") == FAILED and said.get("error"):
             return str(said["error"])
@@ -163,6 +172,8 @@ class LoaderChild:
         """What it cannot say itself, for the log."""
         if code == EXIT_SPARK:
             return {"hint": "Spark cannot start here, see its message above; results stay on disk"}
+        if code == EXIT_INTERRUPTED:  # we send it none, and the terminal's do not reach its session
+            return {"hint": INTERRUPTED_ITSELF}
         if code is None or code >= 0:
             return {}
         told: dict[str, object] = {"cause": cause_of(code)}
@@ -195,24 +206,39 @@ class LoaderChild:
     async def _run_once(self) -> int:
         parent = os.getpid()
         self.restarts += 1
-        self._process = await asyncio.create_subprocess_exec(
-            *self.arguments(), "--stacks-fd", str(self._stack_file.shared.fd),
-            pass_fds=(self._stack_file.shared.fd,),
-            stdin=asyncio.subprocess.PIPE,  # its end shows the loader that we are gone
-            env=self.environment(os.environ),
-            start_new_session=True,
-            preexec_fn=lambda: die_with_parent(parent),
-        )  # fmt: skip
-        log.info("loader_started", pid=self._process.pid, target=self.target)
-        return await self._process.wait()
+        check_start()
+        # Not a pipe of uvloop's, which stays open where no process is to be had: one more each time.
+        heard, told = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(told, False)
+        try:
+            try:
+                self._process = await asyncio.create_subprocess_exec(
+                    *self.arguments(), "--stacks-fd", str(self._stack_file.shared.fd),
+                    pass_fds=(self._stack_file.shared.fd,),
+                    stdin=heard,  # its end shows the loader that we are gone
+                    env=self.environment(os.environ),
+                    start_new_session=True,
+                    preexec_fn=lambda: die_with_parent(parent),
+                )  # fmt: skip
+            finally:
+                os.close(heard)
+            self._told = told
+            log.info("loader_started", pid=self._process.pid, target=self.target)
+            return await self._process.wait()
+        finally:
+            self._told = None
+            os.close(told)
 
     def load_now(self) -> None:
         """Do not wait for more: somebody waits for what is sealed."""
         self._tell(b"load\n")
 
     def _tell(self, line: bytes) -> None:
-        if self._process is not None and self._process.stdin is not None and self._process.returncode is None:
-            self._process.stdin.write(line)
+        if self._told is not None:
+            with contextlib.suppress(
+                BrokenPipeError, BlockingIOError
+            ):  # it has ended, or stands still and reads nothing
+                os.write(self._told, line)
 
     def helpers(self) -> list[Helper]:
         """The process, for whoever wants its stacks; nothing while none runs."""
@@ -291,6 +317,12 @@ class LoaderChild:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             await self._process.wait()
+
+
+def _without_blas_threads(ours: Mapping[str, str]) -> dict[str, str]:
+    """What keeps OpenBLAS, which pyarrow brings with numpy, from a thread a core at its import: no load calculates with it,
+    and where it cannot have a thread it interrupts the process. What somebody has set stays."""
+    return {} if any(name in ours for name in BLAS_THREADS) else {BLAS_THREADS[0]: "1"}
 
 
 async def _ended(process: asyncio.subprocess.Process, forced: asyncio.Event, timeout_s: float) -> bool:

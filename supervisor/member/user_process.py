@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ...conf.limits import check_start, with_remedy
 from ...workers.parent_death import die_with_parent
 
 START_TIMEOUT_S = 30.0
@@ -50,13 +51,14 @@ class UserProcess:
         """Raises UserProcessError when the process cannot be started or the code cannot be had; nothing runs then."""
         parent = os.getpid()
         try:
+            check_start()
             self.child = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=ANSWER_BYTES_MAX,
                 start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
             )  # fmt: skip
         except (OSError, subprocess.SubprocessError) as error:
-            raise UserProcessError(f"{self._name}: its process cannot be started ({error})") from error
+            raise UserProcessError(f"{self._name}: its process cannot be started ({with_remedy(error)})") from error
         try:
             reply = await self._reply(self._start_timeout_s, self._late)
             if "error" in reply:

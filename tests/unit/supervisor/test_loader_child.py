@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
+from resource import RLIMIT_NOFILE, getrlimit, setrlimit
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import structlog.testing
+import uvloop
 
 from rocketcrew.cli.commands.load import config_of, load
 from rocketcrew.cli.options import read_sources
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
-from rocketcrew.conf.exit_codes import EXIT_SPARK
+from rocketcrew.conf.exit_codes import EXIT_INTERRUPTED, EXIT_SPARK
+from rocketcrew.conf.limits import FILES_OF_A_START
 from rocketcrew.conf.segment_format import LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
@@ -194,6 +198,86 @@ def test_one_that_cannot_be_started_is_tried_again(lives: Callable[..., Lives]) 
     assert one.start_failures() == 2
 
 
+class Harmless(LoaderChild):
+    """Its process ends at once."""
+
+    def arguments(self) -> list[str]:
+        return ["true"]
+
+
+def test_where_descriptors_are_used_up_its_refusals_name_that_and_leave_none_open(tmp_path: Path) -> None:
+    """Which call fails depends on how many are left. Of a start of uvloop's that failed some stayed open, so that each one
+    made it worse, and of one call it said `Unknown error -1`."""
+    soft, hard = getrlimit(RLIMIT_NOFILE)
+    Slot(tmp_path / "0", "g", -1).segments.mkdir(parents=True)
+
+    async def more(_seconds: float) -> None:
+        nonlocal limit
+        assert limit < tried_max, "each refusal leaves some open"
+        setrlimit(RLIMIT_NOFILE, (limit := limit + 1, hard))
+
+    async def run() -> int:
+        code = await child._run_once()
+        child._stopping = True
+        return code
+
+    async def begun() -> None:  # the loop has what it needs by then
+        setrlimit(RLIMIT_NOFILE, (limit, hard))
+        await child.keep_running()
+
+    settings = conf.load({"cluster.name_servers": "h:9876"}, {}, None)
+    child = Harmless(settings, Slot(tmp_path / "0", "g", -1), run=run, sleep=more)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, structlog.testing.capture_logs() as logs:
+        runner.run(asyncio.sleep(0))
+        before = os.listdir("/proc/self/fd")
+        os.close(limit := os.open(os.devnull, os.O_RDONLY))  # the lowest that is free
+        tried_max = limit + 2 * FILES_OF_A_START + len(before)  # some below may be taken
+        try:
+            runner.run(begun())
+        finally:
+            setrlimit(RLIMIT_NOFILE, (soft, hard))
+        left = os.listdir("/proc/self/fd")
+    refused = [line["error"] for line in logs if line["event"] == "loader_not_started"]
+    assert len(refused) == child.start_failures > 0
+    assert all("raise `ulimit -n`" in error for error in refused), refused
+    assert len(left) <= len(before)
+
+
+def test_where_no_process_is_to_be_had_the_limit_is_named_and_no_traceback_is_written(
+    lives: Callable[..., Lives],
+) -> None:
+    with structlog.testing.capture_logs() as logs:
+        one = lives((0.0, CANNOT_START), (5.0, 1))
+        one.run()
+    [refused] = [line for line in logs if line["event"] == "loader_not_started"]
+    assert "pids.max" in refused["error"]
+    assert not refused["exc_info"]
+    assert "pids.max" in one.seen[0]["error"]
+
+
+def test_one_that_a_library_has_interrupted_is_told_with_the_limit(lives: Callable[..., Lives]) -> None:
+    """OpenBLAS raises SIGINT in its own process where it cannot start its threads."""
+    with structlog.testing.capture_logs() as logs:
+        lives((1.0, EXIT_INTERRUPTED)).run()
+    [ended] = logs
+    assert "pids.max" in ended["hint"]
+
+
+@pytest.mark.parametrize(
+    ("given", "ours", "threads"),
+    [
+        ({}, {}, "1"),
+        ({}, {"OPENBLAS_NUM_THREADS": "3"}, "3"),
+        ({}, {"OMP_NUM_THREADS": "3"}, None),
+        (OTHERS["function"], {}, None),
+    ],
+)
+def test_it_has_no_threads_to_calculate_with_unless_somebody_wants_them(
+    tmp_path: Path, given: dict[str, object], ours: dict[str, str], threads: str | None
+) -> None:
+    assert child_of(given, tmp_path).environment(ours).get("OPENBLAS_NUM_THREADS") == threads
+
+
 def test_failures_are_counted_since_the_last_batch(lives: Callable[..., Lives]) -> None:
     one = lives((5.0, 1), (0.0, CANNOT_START), (5.0, 1))
     one.run()
@@ -293,16 +377,19 @@ class StoppedLoader:
 
     async def stopped(self, waiting: int, *, forced: bool = False, loaded_for_s: float = 0.0) -> tuple[int | None, str]:
         """Its exit code, and what it was told."""
+        heard, told_by = os.pipe()
         process = self._child._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", self._program, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
-            cwd=self._folder,
-        )  # fmt: skip
+            sys.executable, "-c", self._program, stdin=heard, stdout=asyncio.subprocess.PIPE, cwd=self._folder
+        )
+        os.close(heard)
+        self._child._told = told_by
         assert process.stdout is not None
         await process.stdout.readline()
         insists = asyncio.Event()
         if forced:
             insists.set()
         await self._child.stop(waiting, insists, loaded_for_s)
+        os.close(told_by)
         told = self._folder / "told"
         return process.returncode, told.read_text() if told.exists() else ""
 
