@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import os
 import re
-import resource
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -30,6 +29,7 @@ from ..client.operations import Operations
 from ..client.sync import run_with_cluster
 from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, on_s3
+from ..conf.limits import files_max, tasks_left
 from ..conf.redaction import masked_text
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import MetricsSettings, Settings, is_broadcasting, logs_as
@@ -531,7 +531,6 @@ def metrics_facts(metrics: MetricsSettings) -> MetricsFacts | None:
 
 def machine_facts(settings: Settings) -> MachineFacts:
     """Limits of this process and host."""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     transport, shared = "", ""
     try:
         found = choose_transport(settings.workers.transport)
@@ -542,11 +541,12 @@ def machine_facts(settings: Settings) -> MachineFacts:
         shared = f"{error}"
     return MachineFacts(
         workers=settings.workers.count or available_cores(),
-        files_max=files if files != resource.RLIM_INFINITY else 1 << 30,
+        files_max=files_max(),
         slab_mib=max(settings.memory.pulled_bytes_mib, SLAB_BYTES_MIN >> 20),
         available_mib=_available_mib(),
         transport=transport,
         shared=shared,
+        tasks_left=tasks_left(),
     )
 
 

@@ -13,15 +13,13 @@ from enum import Enum
 from typing import Final
 
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_UNREACHABLE, EXIT_USAGE
+from ..conf.limits import MORE_TASKS, files_needed, more_files, tasks_needed
 from ..conf.printed import counted
 from ..conf.settings import ROOM_SHARE
 from ..remoting.codes import PERM_READ, PERM_WRITE
 from ..remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from .times import SKEW_MAX_MS
 
-FILES_BASE: Final = 128
-FILES_EACH_WORKER: Final = 16
-"""Open files of the supervisor: connections, state and libraries, and for each worker links, memory and its successor's."""
 OLDEST_TRIED: Final = (4, 9)
 DISK_COMFORT_MIB: Final = 1024
 
@@ -194,7 +192,8 @@ class MetricsFacts:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """Limits of this machine and process. `shared` is "" where workers.transport can be had, else why not."""
+    """Limits of this machine and process. `shared` is "" where workers.transport can be had, else why not; `tasks_left` are
+    processes and threads, None without a limit."""
 
     workers: int
     files_max: int
@@ -202,6 +201,7 @@ class MachineFacts:
     available_mib: int
     transport: str
     shared: str = ""
+    tasks_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ def findings(facts: Facts) -> list[Finding]:
     if facts.metrics is not None:
         found.append(_metrics(facts.metrics))
     if facts.machine is not None:
-        found += [_files(facts.machine), _memory(facts.machine)]
+        found += [_files(facts.machine), _tasks(facts.machine), _memory(facts.machine)]
     return found
 
 
@@ -508,13 +508,24 @@ def _metrics(metrics: MetricsFacts) -> Finding:
 
 
 def _files(machine: MachineFacts) -> Finding:
-    needed = FILES_BASE + FILES_EACH_WORKER * machine.workers
+    needed = files_needed(machine.workers)
     found = f"{machine.files_max} may be open, {counted(machine.workers, 'worker')} and their supervisor need {needed}"
     if machine.files_max < needed:
-        return Finding(
-            Level.FAULT, "open files", found, f"`ulimit -n {max(1024, 2 * needed)}`, or LimitNOFILE of systemd"
-        )
+        return Finding(Level.FAULT, "open files", found, more_files(machine.workers))
     return _fine("open files", found)
+
+
+def _tasks(machine: MachineFacts) -> Finding:
+    if machine.tasks_left is None:
+        return _fine("processes", "no limit on processes and threads is set for this one")
+    needed = tasks_needed(machine.workers)
+    found = (
+        f"{machine.tasks_left} more processes and threads are allowed, {counted(machine.workers, 'worker')}, their supervisor"
+        f" and a loader without Spark need {needed}"
+    )
+    if machine.tasks_left < needed:
+        return Finding(Level.FAULT, "processes", found, MORE_TASKS)
+    return _fine("processes", found)
 
 
 def _memory(machine: MachineFacts) -> Finding:

@@ -32,6 +32,7 @@ from ..client.background import take_each
 from ..client.clock import wall_ms
 from ..client.route_cache import ROUTES_FILE
 from ..conf.exit_codes import EXIT_FINE, EXIT_FORCED
+from ..conf.limits import files_max, tasks_left, too_small
 from ..conf.logging import recent_faults
 from ..conf.segment_format import READY_DIR, ready_files
 from ..conf.settings import Settings, is_broadcasting
@@ -376,6 +377,8 @@ class Supervisor:
         table = table_spec(settings, self._slot)
         self._boots = Boots(settings, self.handler, self._slot, self._transport, self._memory, self.client_id, table)
         policy = staff_policy(settings)
+        for limit in too_small(policy.count, files_max(), tasks_left()):
+            log.warning("limit_too_small", **limit)
         kept = OrderKept(settings)
         self._pool = Pool(
             self.core, policy, run_id=self._run_id, transport=self._transport, segments=self._slot.segments,

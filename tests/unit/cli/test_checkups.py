@@ -81,7 +81,7 @@ def test_a_sound_cluster_and_machine_have_one_fine_line_a_check() -> None:
     assert [one.check for one in found] == [
         "settings", "name server", "topic", "retry topic", "dead letters", "group", "client id", "subscriptions", "broker",
         "clock", "handler", "columns", "table format", "sentry", "disk", "metrics", "open files",
-        "shared memory",
+        "processes", "shared memory",
     ]  # fmt: skip
     assert not [one for one in found if one.todo]
 
@@ -131,6 +131,7 @@ def group(**changes: object) -> dict[str, object]:
         ({"metrics": MetricsFacts("", "is in use", taken=True)}, "warning", "metrics", "a member of this group"),
         ({"metrics": MetricsFacts("", "no such address")}, "fault", "metrics", "no such address"),
         ({"machine": replace(MACHINE, files_max=100)}, "fault", "open files", "need 192: `ulimit -n 1024`"),
+        ({"machine": replace(MACHINE, tasks_left=23)}, "fault", "processes", "need 24: raise the container's limit"),
         ({"machine": replace(MACHINE, slab_mib=5000)}, "fault", "shared memory", "lower memory.pulled_bytes_mib"),
         ({"machine": replace(MACHINE, slab_mib=3000)}, "warning", "shared memory", "workers need memory too"),
         ({"machine": replace(MACHINE, shared="no memfd")}, "fault", "shared memory", "no memfd"),
