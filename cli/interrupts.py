@@ -1,10 +1,13 @@
-"""Ctrl-C and TERM from the first moment of the process on: they are never lost.
+"""Ctrl-C and TERM from the first line of our code on: they are never lost.
 
-There are three ways to lose one. Python raises KeyboardInterrupt wherever the main thread happens to be, and drops it in a
+There are four ways to lose one. Python raises KeyboardInterrupt wherever the main thread happens to be, and drops it in a
 finalizer, in a callback of the collector, and in an attribute lookup of C code, most of all while extension modules are
 imported. A signal that comes between the last bytecode and a system call does not end the call: so a question is read by
 `typed_line`. And a process that a shell's script starts by `&` has INT ignored: what `kill -INT` sends before somebody takes
-the signal over is gone. So what INT does depends on what has begun:
+the signal over is gone. And the kernel drops what PID 1, a container's first process, has left at its default: there TERM and
+QUIT have a handler that ends the process. Of PID 1 they are lost while Python itself boots, before `main`: who sends them has a
+KILL for later, as docker, Kubernetes and systemd do. Any other process keeps the default, which ends it also while it is in
+the middle of C code. So what INT does depends on what has begun:
 
     nothing yet (imports)      the process ends at once, with 130: there is nothing to undo
     a command                  KeyboardInterrupt; one that Python reports as ignored is sent again
@@ -20,6 +23,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import TextIO
 
 from ..conf.exit_codes import EXIT_INTERRUPTED
@@ -40,6 +44,8 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._installed = False
+        self._ends: signal.Handlers | Callable[[int, object], None] = signal.SIG_DFL
+        """What TERM and QUIT do where nobody listens to them."""
         self._ignored = False
         """The process was started with INT ignored, as a shell's script does with what it starts by `&`."""
         self._noted = 0
@@ -47,11 +53,15 @@ class Interrupts:
         self.terminal: Terminal | None = None
         """What the process was started at, from its first moment on; None where this was not installed."""
 
-    def install(self) -> None:
+    def install(self, *, first: bool = False) -> None:
         """From now on Ctrl-C ends the process at once, and HUP and USR1 do nothing, unless they are ignored: it may be `run`,
-        which is about to read code and settings. HUP of a terminal that was closed is TERM. To be called by the main thread,
-        before any command's module."""
+        which is about to read code and settings. HUP of a terminal that was closed is TERM. `first`: this process is PID 1,
+        and TERM and QUIT end it, too. To be called by the main thread, before any command's module."""
         self._installed = True
+        if first:
+            self._ends = _end_first
+            signal.signal(signal.SIGTERM, _end_first)
+            signal.signal(signal.SIGQUIT, _end_first)
         self.terminal = Terminal()
         self._exchange(hold=True)
         self._ignored = signal.signal(signal.SIGINT, _end) is signal.SIG_IGN
@@ -62,7 +72,7 @@ class Interrupts:
         if self._installed:
             sys.unraisablehook = _send_dropped_again
             signal.signal(signal.SIGINT, signal.SIG_IGN if self._ignored else signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, self._ends)
             self._exchange(hold=False)
         self.check()
 
@@ -85,7 +95,7 @@ class Interrupts:
             for number in NOTHING_LEFT:
                 signal.signal(number, signal.SIG_IGN)
             for number in USUAL:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, self._ends if number == signal.SIGQUIT else signal.SIG_DFL)
 
     @property
     def noted(self) -> bool:
@@ -146,6 +156,10 @@ def _hold(_number: int, _frame: object) -> None:
 def _end(_number: int, _frame: object) -> None:
     os.write(2, b"rocketcrew: interrupted\n")
     os._exit(EXIT_INTERRUPTED)
+
+
+def _end_first(number: int, _frame: object) -> None:
+    os._exit(128 + number)  # what a shell, docker and Kubernetes name a process that the signal has ended
 
 
 def _send_dropped_again(dropped: sys.UnraisableHookArgs) -> None:

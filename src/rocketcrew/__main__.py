@@ -26,7 +26,7 @@ def main() -> None:
         from .cli.interrupts import Interrupts
 
         interrupts = Interrupts()
-        interrupts.install()
+        interrupts.install(first=os.getpid() == 1)
         open_closed_streams()
         from .cli.main import main as front_door
     except (ImportError, AttributeError) as error:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -53,3 +57,64 @@ def test_it_consumes_and_stops_on_term_as_pid_1(broker: Broker, tmp_path: Path) 
         process.wait()
     wait_until(lambda: crew.lag() == 0, what="an answer of the broker that all is committed")
     assert sorted(crew.staged_rows().column("number").to_pylist()) == list(range(50))
+
+
+def catches(pid: int, number: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [mask] = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
+    return bool(mask >> (number - 1) & 1)
+
+
+def ended_on_term(words: list[str], reached: Callable[[int], bool]) -> int:
+    """The exit code of a command that is PID 1 and gets TERM when it has `reached` a place, asked without a pause."""
+    process = subprocess.Popen(
+        [*in_a_namespace(), sys.executable, "-m", "rocketcrew", *words], cwd=HANDLERS, stdin=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: bool(psutil.Process(process.pid).children()), what="the first process")
+        (first,) = psutil.Process(process.pid).children()
+        until = time.monotonic() + WAIT_S
+        while not reached(first.pid):
+            assert time.monotonic() < until
+        first.send_signal(signal.SIGTERM)
+        return process.wait(WAIT_S)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A name server that answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        found.setblocking(False)
+        yield found
+
+
+def run_at(silent: socket.socket, data_dir: Path) -> list[str]:
+    name_server = f"127.0.0.1:{silent.getsockname()[1]}"
+    words = ["run", "numbers_handler:number", "-t", "numbers", "-g", "crew", "-n", name_server]
+    return [*words, "--set", f"supervisor.data_dir={data_dir}"]
+
+
+def test_term_before_a_command_ends_pid_1(silent: socket.socket, tmp_path: Path) -> None:
+    """HUP is the first signal that it takes over in any case; the imports come after that."""
+    assert ended_on_term(run_at(silent, tmp_path), lambda pid: catches(pid, signal.SIGHUP)) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", ["run --check", "tail"])
+def test_term_ends_a_command_that_waits_for_a_server_as_pid_1(
+    silent: socket.socket, tmp_path: Path, command: str
+) -> None:
+    """In the look before a start, and in the commands that leave TERM to the kernel when they are not PID 1."""
+    words = run_at(silent, tmp_path)
+    words = [*words, "--check"] if command == "run --check" else ["tail", *words[2:4], *words[6:8]]
+
+    def asked(_pid: int) -> bool:
+        try:
+            silent.accept()[0].detach()  # open, and unanswered, until the test's process ends
+        except BlockingIOError:
+            return False
+        return True
+
+    assert ended_on_term(words, asked) == 128 + signal.SIGTERM

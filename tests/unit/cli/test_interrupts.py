@@ -43,6 +43,15 @@ def test_before_a_command_ctrl_c_ends_the_process_wherever_it_comes(where: str, 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "rocketcrew: interrupted\n")
 
 
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGQUIT"])
+@pytest.mark.parametrize("when", ["", "interrupts.note()\ninterrupts.raise_again()\n"])
+def test_what_the_kernel_drops_of_pid_1_has_a_handler_there_that_ends_it(when: str, number: str) -> None:
+    press = f"{when}press(signal.{number})\nprint('went on')"
+    assert script(press).returncode == -getattr(signal, number), "other processes: the kernel does it, also in C code"
+    done = script(f"interrupts.install(first=True)\n{press}")
+    assert (done.returncode, done.stdout, done.stderr) == (128 + getattr(signal, number), "", "")
+
+
 def test_a_keyboard_interrupt_that_python_drops_is_sent_again() -> None:
     done = script(
         "interrupts.raise_again()" + DROPPED + "try:\n    Collected()\n    threading.Event().wait(60)\n"
@@ -191,6 +200,10 @@ def test_after_the_loop_only_what_can_end_the_process_is_heard() -> None:
         "press()\nprint('goes on', flush=True)\npress(signal.SIGQUIT)\n"
     )
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGQUIT, "goes on\n", "")
+
+
+def test_after_the_loop_quit_ends_pid_1_as_well() -> None:
+    assert script("interrupts.install(first=True)" + LOOP + "press(signal.SIGQUIT)\n").returncode == 128 + signal.SIGQUIT
 
 
 def test_what_is_written_after_the_loop_comes_out_in_the_background_of_a_terminal_that_wants_nothing() -> None:
