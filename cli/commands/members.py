@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import click
 
 from ...conf.settings import Settings, require
@@ -44,7 +47,18 @@ def members(settings: Settings, as_json: bool) -> None:
         click.echo(f"group {group} has no members that run")
         return
     click.echo("\n".join(lines([_row(member) for member in found])))
+    for line in shared_ids(found):
+        click.echo(seen(line))
     click.echo(seen("subscribed " + ", ".join(topic for topic in subscriptions if not topic.startswith("%"))))
+
+
+def shared_ids(found: Sequence[GroupMember]) -> list[str]:
+    """A line for each client id that more than one member has. It may be a connection that a reconnect left behind."""
+    return [
+        f"{count} have the id {client_id}: for longer than two minutes these are processes that consume everything twice"
+        for client_id, count in Counter(member.client_id for member in found).items()
+        if count > 1
+    ]
 
 
 def _as_json(member: GroupMember) -> dict[str, object]:

@@ -35,7 +35,7 @@ from .slab import Slab, Slot
 from .state import CoreConfig, State
 from .states import QueueState
 from .stats import Window
-from .unlisted import Unlisted
+from .unlisted import SharedId, Unlisted
 
 DISPATCHING: Mapping[str, type[Dispatching]] = {"concurrent": Dispatching, "queue": Orderly, "key": Lanes}
 Handler = Callable[[Any, float], object]
@@ -96,6 +96,7 @@ class Core:
         self.popping = self.popping_class(state, self.dispatching, self._queue_ended)
         self.assigning = self.assigning_class(state, self.pulling, self.dispatching, self.popping, self.locking)
         self.unlisted = Unlisted(state, self.assigning.look_up)
+        self._shared_id = SharedId(state)
         self.doubts = Doubts(state, self.assigning.look_up, self._went_on)
         self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
         self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
@@ -334,6 +335,7 @@ class Core:
         self.doubts.looked_up(event, now)
         if event.asked_at is None or not self.assigning.is_late(event.topic, event.asked_at):
             self.unlisted.looked_up(event, now)
+            self._shared_id.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
         if self.doubts.answered(event.handle, event.offset, event.wall_ms, now):

@@ -1,10 +1,18 @@
-"""A member that the brokers do not list: they answer its heartbeats with success, and give it nothing.
+"""What is wrong with our place in the lists of members that brokers give: we are not in it, or we are not alone.
 
+**A member that is not listed**: brokers answer its heartbeats with success, and give it nothing.
 A broker that may not make groups (autoCreateSubscriptionGroup = false) passes over the heartbeat of a group that it does not
 know, from RocketMQ 5 on (ClientManageProcessor.heartBeat), and its list of members is empty. Nothing is refused, so nothing
 else would say why no queue comes. For a moment that may be by chance: a broker forgets us with the connection. What is still
 so LOOK_AGAIN_S after a heartbeat is said once; heartbeats and looks go on so often until we are listed, so it begins when the
 group is made, or until nobody has answered so for FORGOTTEN_S, as of a topic that was deleted.
+
+**Two members with one client id**: both take the shares of both, so each message is consumed twice.
+Brokers know members by their connections, and their list of a group names the client id of each
+(BR/client/ConsumerManager.java, ConsumerGroupInfo.getAllClientId). An id that stands there twice may be one member, whose
+last connection has ended unseen: its broker drops that when it has been silent for 120 s, by a scan each 10 s
+(BR/client/ClientHousekeepingService.java), and the share of such a place is ours (allocation.py). What lasts longer is
+another process. Nothing is refused: only whoever set the two knows which one is to have the name.
 """
 
 from __future__ import annotations
@@ -20,6 +28,8 @@ LOOK_AGAIN_S: Final = 5.0
 FORGOTTEN_S: Final = 60.0
 SAID_AGAIN_S: Final = 600.0
 """One of several brokers may lack the group, and each look asks another."""
+SHARED_S: Final = 150.0
+"""A silent connection's 120 s, the scan, and a look-up each 20 s."""
 
 
 class Unlisted:
@@ -80,3 +90,32 @@ class Unlisted:
         for topic in self._topics:
             self._look_up(topic, now)
         self._arm(now)  # also where no broker answers this look
+
+
+class SharedId:
+    """Of one member."""
+
+    def __init__(self, state: State) -> None:
+        self._s = state
+        self._since: dict[str, float] = {}
+        """Topics whose broker named us more than once at the last look, and since when, in a row."""
+        self._said = False
+
+    def looked_up(self, answer: Members, now: float) -> None:
+        """The answer of one look-up."""
+        if self._s.stopping or not answer.members:
+            return
+        client_id = self._s.config.client_id
+        if answer.members.count(client_id) > 1:
+            self._since.setdefault(answer.topic, now)
+        else:
+            self._since.pop(answer.topic, None)
+        self._since = {topic: since for topic, since in self._since.items() if topic in self._s.topics}
+        if not self._said and any(now - since >= SHARED_S for since in self._since.values()):
+            self._said = True
+            reason = "brokers have two members with this client id: each consumes all that the other does"
+            hint = "give each a cluster.instance_name of its own, or leave it at DEFAULT; or a cluster.client_ip of its own"
+            self._s.log("warning", "client_id_shared", client_id=client_id, reason=reason, hint=hint)
+        elif self._said and not self._since:
+            self._said = False
+            self._s.log("info", "client_id_shared_no_more", client_id=client_id)

@@ -203,7 +203,9 @@ def test_after_the_loop_only_what_can_end_the_process_is_heard() -> None:
 
 
 def test_after_the_loop_quit_ends_pid_1_as_well() -> None:
-    assert script("interrupts.install(first=True)" + LOOP + "press(signal.SIGQUIT)\n").returncode == 128 + signal.SIGQUIT
+    assert (
+        script("interrupts.install(first=True)" + LOOP + "press(signal.SIGQUIT)\n").returncode == 128 + signal.SIGQUIT
+    )
 
 
 def test_what_is_written_after_the_loop_comes_out_in_the_background_of_a_terminal_that_wants_nothing() -> None:

@@ -17,6 +17,7 @@ from rocketcrew.cli.commands.lag import (
     waits_for,
     watched,
 )
+from rocketcrew.cli.commands.members import shared_ids
 from rocketcrew.cli.group_members import GroupMember, delayed, in_hand, member_of
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.cli.watch import QueueLag
@@ -181,3 +182,9 @@ def test_a_group_that_runs_without_its_topic_names_the_topic_and_those_that_are_
     )
     assert "first message makes a topic" in text
     assert "any of the topics a, b. The first" in str(waits_for("billing", ["a", "b"], known))
+
+
+def test_an_id_that_two_members_have_is_named() -> None:
+    two = [GroupMember("c1", address, "", "", (MQ,)) for address in ("10.0.0.1:1", "10.0.0.2:2")]
+    assert shared_ids([*two, GroupMember("c2", "", "", "", None)])[0].startswith("2 have the id c1: ")
+    assert shared_ids(two[1:]) == []
