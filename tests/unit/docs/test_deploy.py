@@ -41,6 +41,7 @@ DRAIN_S = load({}, {}, None).supervisor.stop_deadline_ms / 1000
 LOADER_S = DRAIN_TIMEOUT_S + STOP_TIMEOUT_S
 STOP_S = DRAIN_S + WORKER_STOP_MS / 1000 + LOADER_S + HOOKS_STOP_S + END_S
 """From TERM until queues are drained, workers have left, the loader's batch has ended and hooks have heard of it, at most."""
+UNIT = DEPLOY / "systemd/rocketcrew@.service"
 ENVIRONMENT = {environment_name(name) for name in KNOWN} | {CONFIG_FILE_VARIABLE}
 OTHER_SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
 
@@ -131,7 +132,7 @@ def test_the_grace_period_is_longer_than_a_stop_everywhere() -> None:
 def unit() -> configparser.ConfigParser:
     found = configparser.ConfigParser(strict=False, interpolation=None)
     found.optionxform = str  # type: ignore[assignment, method-assign]
-    found.read(DEPLOY / "systemd/rocketcrew@.service")
+    found.read(UNIT)
     return found
 
 
@@ -139,6 +140,19 @@ def test_the_unit_waits_for_ready_and_does_not_restart_what_cannot_start() -> No
     service = unit()["Service"]
     assert (service["Type"], service["KillMode"], service["NotifyAccess"]) == ("notify", "mixed", "main")
     assert {int(code) for code in service["RestartPreventExitStatus"].split()} == {EXIT_USAGE, EXIT_HANDLER}
+
+
+def test_what_the_unit_and_the_page_have_a_member_write_it_may_write_under_the_unit() -> None:
+    service = unit()["Service"]
+    assert service["ProtectSystem"] == "strict"
+    writable = {Path("/var/lib", service["StateDirectory"]), Path("/var/log", service["LogsDirectory"])}
+    (data_dir,) = re.findall(r"^Environment=ROCKETCREW_SUPERVISOR_DATA_DIR=(.+)", UNIT.read_text(), re.MULTILINE)
+    logs = re.findall(r'log\.file = "(/[^"]+)"', (ROOT / "docs/how-to/operate.md").read_text())
+    assert logs
+    for path in map(Path, (data_dir, *logs)):
+        assert writable & {path, *path.parents}, path
+    said = (ROOT / "docs/how-to/deploy.md").read_text()
+    assert all(f"`{path}`".replace("%i", "billing") in said for path in writable)
 
 
 def test_settings_of_the_environment_exist() -> None:
