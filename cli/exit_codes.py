@@ -2,7 +2,8 @@
 
 Commands raise; nothing else in this room catches errors in order to print them. What rocketcrew raises on purpose is told
 without a traceback, because its text says what is wrong and what to do. Anything else is a fault of ours, and keeps its
-traceback: that is what a report needs.
+traceback: that is what a report needs. Where `log.format` is "json" and known to be, what a service says is one object in one
+line, as its log lines are: collectors take each line for itself.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ BY_NAME: Final = {
 }
 
 
+SERVICES: Final = frozenset({"run", "dev", "broker", "load"})
+"""Commands whose standard error is a log. The others answer somebody who waits, in words."""
 NO_TEMPORARY_FOLDER: Final = "No usable temporary directory found"
 """How the words of Python's `tempfile` begin, whoever asks it: libraries do when they are imported."""
 
@@ -63,6 +66,42 @@ class NotStartedError(RocketcrewError):
         return "nothing was started, because of the faults above; without --check it would be"
 
 
+class Said:
+    """How this process says on stderr what failed: in words, until it is known that its log is JSON."""
+
+    def __init__(self) -> None:
+        self._service = ""
+        self._as_json = False
+
+    def begin(self, command: str, log_format: object) -> None:
+        """It is this command; `log_format` as far as it is known."""
+        self._service = command if command in SERVICES else ""
+        self._as_json = log_format == "json"
+
+    @property
+    def objects(self) -> bool:
+        return self._as_json and bool(self._service)
+
+    def failed(self, code: int, message: str, user_traceback: object = "") -> int:
+        """Say why the command ends with `code`, which is returned."""
+        if self.objects:
+            more = {"exception": user_traceback} if user_traceback else {}
+            self.line("error", "command_failed", error=message, exit_code=code, **more)
+        else:
+            tell(message, user_traceback)
+        return code
+
+    def line(self, level: str, event: str, **keys: object) -> None:
+        """One object, with the keys that log lines have."""
+        import json  # the help of a command has none
+        from datetime import UTC, datetime
+
+        at = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        line = {**keys, "event": event, "level": level, "process": self._service, "timestamp": at}
+        click.echo(json.dumps(line, default=str), err=True)
+        sys.stderr.flush()
+
+
 def exit_code(error: BaseException) -> int:
     """The exit code of `error`: its own attribute `exit_code`, else by class, else 1."""
     own = getattr(error, "exit_code", None)
@@ -77,23 +116,25 @@ def exit_code(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
-def guarded(command: Callable[[], object]) -> int:
-    """Run `command`; tell its error on stderr and return the exit code. Only SystemExit passes through."""
+def guarded(command: Callable[[], object], said: Said | None = None) -> int:
+    """Run `command`; say its error on stderr and return the exit code. Only SystemExit passes through."""
+    said = said or Said()
     try:
         with current_folder_named():
             result = command()
     except click.exceptions.Exit as asked:
         return asked.exit_code
     except click.ClickException as error:
-        error.show()
+        if said.objects:
+            return said.failed(error.exit_code, error.format_message())
+        error.show()  # and how it is used
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
-        tell("interrupted")
-        return EXIT_INTERRUPTED
+        return said.failed(EXIT_INTERRUPTED, "interrupted")
     except RocketcrewError as error:
-        said, remedy = in_words(error), remedy_of(error)
-        tell(f"{said} ({remedy})" if remedy and remedy not in said else said, getattr(error, "traceback", ""))
-        return exit_code(error)
+        words, remedy = in_words(error), remedy_of(error)
+        words = f"{words} ({remedy})" if remedy and remedy not in words else words
+        return said.failed(exit_code(error), words, getattr(error, "traceback", ""))
     except BrokenPipeError:
         # `rocketcrew lag | head`: the reader has what it wanted. Nothing may be flushed into the pipe at exit.
         drop_rest((1,))
@@ -102,21 +143,15 @@ def guarded(command: Callable[[], object]) -> int:
         text = error.strerror or f"{error}"
         if text.startswith(NO_TEMPORARY_FOLDER):
             remedy = "mount one at /tmp, or set TMPDIR to a folder that this user may write and that has room"
-            tell(f"{text}: {remedy}")
-            return _code_without_temporary_folder(text)
-        tell(system_in_words(error))
-        return EXIT_FAILURE
+            return said.failed(_code_without_temporary_folder(text), f"{text}: {remedy}")
+        return said.failed(EXIT_FAILURE, system_in_words(error))
     except Exception as error:  # noqa: BLE001  the last seam: a fault of ours ends with its traceback and 1
         if is_no_thread(error):
-            tell(with_remedy(error))
-            return EXIT_FAILURE
-        click.echo(seen(traceback.format_exc().rstrip("\n"), err=True), err=True)
-        hidden = hidden_module()
+            return said.failed(EXIT_FAILURE, with_remedy(error))
+        hidden, frames = hidden_module(), traceback.format_exc()
         if hidden:
-            tell(hidden)
-            return EXIT_USAGE
-        tell("this is a fault in rocketcrew, not in how you called it")
-        return EXIT_FAILURE
+            return said.failed(EXIT_USAGE, hidden, frames)
+        return said.failed(EXIT_FAILURE, "this is a fault in rocketcrew, not in how you called it", frames)
     # With standalone_mode off, click hands the code of `context.exit(code)` back as the result.
     return result if isinstance(result, int) and not isinstance(result, bool) else EXIT_FINE
 

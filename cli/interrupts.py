@@ -5,9 +5,9 @@ finalizer, in a callback of the collector, and in an attribute lookup of C code,
 imported. A signal that comes between the last bytecode and a system call does not end the call: so a question is read by
 `typed_line`. And a process that a shell's script starts by `&` has INT ignored: what `kill -INT` sends before somebody takes
 the signal over is gone. And the kernel drops what PID 1, a container's first process, has left at its default: there TERM and
-QUIT have a handler that ends the process. While Python itself boots, before `main`, PID 1 loses them: docker and Kubernetes send
-KILL later. Any other process keeps the default, which ends it also in the middle of C code. So what INT does depends
-on what has begun:
+QUIT have a handler that ends the process. While Python itself boots, before `main`, PID 1 loses them: docker and Kubernetes
+send KILL later. Any other process keeps the default, which ends it also in the middle of C code. So what INT does depends on
+what has begun:
 
     nothing yet (imports)      the process ends at once, with 130: there is nothing to undo
     a command                  KeyboardInterrupt; one that Python reports as ignored is sent again

@@ -94,7 +94,11 @@ class LazyGroup(click.Group):
         if name not in COMMANDS and not name.startswith("-"):
             ctx.fail(f"No such command {name!r}{near(name, COMMANDS) if get_close_matches(name, COMMANDS) else ''}")
         found = super().resolve_command(ctx, args)
-        interrupts = surroundings(ctx).interrupts
+        from ..conf.sources import environment_name  # the command's module has imported it
+
+        around = surroundings(ctx)
+        around.said.begin(name, around.env.get(environment_name("log.format")))  # the command's flags are not read yet
+        interrupts = around.interrupts
         (interrupts.note if name in NOTES_SIGNALS else interrupts.raise_again)()
         return found
 
@@ -126,7 +130,8 @@ def run(arguments: Sequence[str], env: Mapping[str, str], folder: Path, interrup
     """Run a command line (without the program's name) as if called with `env` in `folder`; return the exit code."""
     around = Surroundings(dict(env), folder, interrupts or Interrupts())
     return guarded(
-        lambda: rocketcrew.main(args=list(arguments), prog_name="rocketcrew", standalone_mode=False, obj=around)
+        lambda: rocketcrew.main(args=list(arguments), prog_name="rocketcrew", standalone_mode=False, obj=around),
+        around.said,
     )
 
 

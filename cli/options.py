@@ -23,8 +23,9 @@ from click.core import ParameterSource
 from ..conf.formats import not_a_folder, not_a_table, on_hdfs
 from ..conf.redaction import masked_text
 from ..conf.settings import Settings, load
-from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file
+from ..conf.sources import CONFIG_FILE_VARIABLE, DEFAULT_FILE, find_file, given_to
 from ..remoting.errors import UsageError
+from .exit_codes import SERVICES
 from .live_line import LiveLine
 from .patient_output import PatientOutput, not_shown
 from .surroundings import surroundings
@@ -41,7 +42,7 @@ LIVE_LEVEL: Final = "warning"
 """Below the start block and beside the live line, only what needs somebody is logged."""
 RUNS_HANDLERS: Final = frozenset({"run", "dev"})
 """Commands that are a supervisor: on a terminal they have a live line."""
-LOG_TO_FILE: Final = RUNS_HANDLERS | frozenset({"broker", "load"})
+LOG_TO_FILE: Final = SERVICES
 """Commands that obey log.file. The others answer somebody who waits, and say there what is wrong."""
 LONG_RUNNING: Final = RUNS_HANDLERS | frozenset({"broker", "load", "demo", "chaos", "compact", "replay", "reconcile"})
 """Commands whose log is worth reading as they go. The others answer one question: their answer, or the one error, is all that
@@ -189,7 +190,9 @@ def read_sources(context: click.Context, arguments: dict[str, Any], named: Mappi
     if both:
         setting = min(both)
         raise click.UsageError(f"{flag_names[setting]} and --set {setting} say the same thing twice", context)
-    return Sources({**assignments, **flags}, flag_names, env, file)
+    given = {**assignments, **flags}
+    around.said.begin(context.info_name or "", given_to("log.format", given, env, file))
+    return Sources(given, flag_names, env, file)
 
 
 def set_up_logging(settings: Settings, env: Mapping[str, str], process: str) -> None:

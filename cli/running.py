@@ -94,9 +94,15 @@ def check(settings: Settings, spec: HandlerSpec, around: Surroundings, *, on_spa
     found = findings(gather(settings, spec.name, around.env, on_spark=on_spark))
     around.interrupts.note()
     for one in found:
-        if one.level is not Level.FINE:
+        if one.level is not Level.FINE and around.said.objects:
+            level = "error" if one.level is Level.FAULT else "warning"
+            around.said.line(level, "check_found", check=one.check, error=one.found, remedy=one.todo)
+        elif one.level is not Level.FINE:
             click.echo(seen(str(one), err=True), err=True)
-    click.echo(summary(found), err=True)
+    if around.said.objects:
+        around.said.line("info", "checked", result=summary(found))
+    else:
+        click.echo(summary(found), err=True)
     if worst(found) is Level.FAULT:
         raise NotStartedError(check_exit_code(found))
 

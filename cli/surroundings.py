@@ -16,16 +16,19 @@ import click
 
 from ..conf.needed_modules import WHERE_THERE, in_the_way, is_elsewhere
 from ..remoting.errors import UsageError
+from .exit_codes import Said
 from .interrupts import Interrupts
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """The environment, read once at the start, the folder in which a settings file is looked for, and what Ctrl-C does."""
+    """The environment, read once at the start, the folder in which a settings file is looked for, what Ctrl-C does, and how
+    failures are said."""
 
     env: Mapping[str, str]
     folder: Path
     interrupts: Interrupts = field(default_factory=Interrupts)
+    said: Said = field(default_factory=Said)
 
 
 def surroundings(context: click.Context) -> Surroundings:

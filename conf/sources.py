@@ -91,6 +91,20 @@ def find_file(named: Path | None, env: Mapping[str, str], folder: Path) -> Path 
     return folder / DEFAULT_FILE if os.path.lexists(folder / DEFAULT_FILE) else None
 
 
+def given_to(setting: str, flags: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> object:
+    """The value of "section.key" as it is given, unchecked, also where the rest cannot be read; None = the default."""
+    if setting in flags:
+        return flags[setting]
+    if environment_name(setting) in env:
+        return env[environment_name(setting)]
+    section, _, key = setting.partition(".")
+    try:
+        table = None if file is None else read_file(file).get(section)
+    except UsageError:  # told by who reads all of it
+        return None
+    return cast("dict[str, object]", table).get(key) if isinstance(table, dict) else None
+
+
 def environment_name(setting: str) -> str:
     """The environment variable of "section.key"."""
     return ENV_PREFIX + setting.replace(".", "_").upper()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -54,6 +55,12 @@ def run(folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProces
         command(*arguments), cwd=folder, env=environment(**PATIENT | env), stdin=subprocess.DEVNULL, capture_output=True,
         text=True, check=False, timeout=LIMIT_S, preexec_fn=ends_with_us(),
     )  # fmt: skip
+
+
+def why_failed(text: str) -> str:
+    """What a command has ended for whose log is JSON, in its words. Its lines are all objects but those before the log."""
+    (failed,) = [line for line in text.splitlines() if '"event": "command_failed"' in line]
+    return str(json.loads(failed)["error"])
 
 
 def asked(ask: Callable[[], Answer], holds: Callable[[Answer], bool], what: str) -> Answer:

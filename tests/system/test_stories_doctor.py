@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from harness import wait_until
-from terminal import Shell, Terminal
+from terminal import Shell, Terminal, why_failed
 
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.sync import run_with_cluster
@@ -82,8 +82,13 @@ def test_run_with_check_refuses_on_a_fault_and_starts_otherwise(cluster: Cluster
     words = ("run", "shop:count", "-g", "checked", "--check", "--no-load", "--log-format", "json")
     code, _, err = cluster(*words, "-t", "closed")
     assert code == 2
-    assert "fault    topic              closed has no queue" in err
-    assert err.splitlines()[-1].startswith("rocketcrew: nothing was started, because of the faults above")
+    (fault,) = [
+        line
+        for line in map(json.loads, err.splitlines())
+        if line["event"] == "check_found" and line["level"] == "error"
+    ]
+    assert (fault["check"], fault["error"].startswith("closed has no queue")) == ("topic", True)
+    assert why_failed(err).startswith("nothing was started, because of the faults above")
     assert "checked" not in cluster("groups")[1]
     first = ("--set", "consumer.consume_from_where=CONSUME_FROM_FIRST_OFFSET", "--set", "workers.count=1")
     with Terminal(cluster.folder, *words, "-t", "orders", *first, NAMESRV_ADDR=cluster.name_server) as running:

@@ -9,7 +9,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from terminal import Terminal, run
+from terminal import Terminal, run, why_failed
 
 from rocketcrew import Access, Send, SendError
 from rocketcrew.workers.outbox import Outbox
@@ -109,7 +109,7 @@ def test_topics_that_contradict_the_handlers_start_nothing(shop: Path) -> None:
     assert (
         'handler shop:paid,refund takes "orders:paid", "refunds", but the topics given (consumer.topics) are "orders":'
         " leave them out, or give the same"
-    ) in " ".join(done.stderr.split())
+    ) in " ".join(why_failed(done.stderr).split())
     assert "Traceback" not in done.stderr
 
 

@@ -2,15 +2,26 @@ from __future__ import annotations
 
 import errno
 import importlib
+import json
 import resource
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import click
 import pytest
 
-from rocketcrew.cli.exit_codes import BY_NAME, NO_TEMPORARY_FOLDER, ForcedStopError, NotStartedError, exit_code, guarded
+from rocketcrew.cli.exit_codes import (
+    BY_NAME,
+    NO_TEMPORARY_FOLDER,
+    ForcedStopError,
+    NotStartedError,
+    Said,
+    exit_code,
+    guarded,
+)
+from rocketcrew.cli.main import run
 from rocketcrew.remoting.errors import (
     BrokerError,
     ProtocolError,
@@ -149,3 +160,69 @@ def test_errors_named_by_text_exist(name: str) -> None:
     module, _, kind = name.rpartition(".")
     error = getattr(importlib.import_module(module), kind)
     assert exit_code(error("x")) == 4
+
+
+def service(*words: str, folder: Path, env: dict[str, str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    code = run(words, env, folder)
+    return code, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "file"),
+    [
+        (("--log-format", "json"), {}, ""),
+        (("--set", "log.format=json"), {"ROCKETCREW_LOG_FORMAT": "human"}, ""),
+        ((), {"ROCKETCREW_LOG_FORMAT": "json"}, '[log]\nformat = "human"\n'),
+        ((), {}, '[log]\nformat = "json"\n'),
+    ],
+)
+def test_where_the_log_is_json_a_failure_is_one_object_in_one_line(
+    words: tuple[str, ...], env: dict[str, str], file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rocketcrew.toml").write_text(file)
+    wrong = ("run", "shop", "--set", "workers.count=x", "--set", "metrics.port=y", *words)
+    code, err = service(*wrong, folder=tmp_path, env=env, capsys=capsys)
+    (line,) = map(json.loads, err.splitlines())
+    assert (code, line["exit_code"], line["event"], line["level"], line["process"]) == (
+        2, 2, "command_failed", "error", "run",
+    )  # fmt: skip
+    assert line["error"].startswith("2 problems in the configuration:\n")
+    assert datetime.fromisoformat(line["timestamp"]).tzinfo is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "file"),
+    [
+        (("run", "shop"), {}, "[log"),
+        (("run", "shop", "--log-format", "human"), {"ROCKETCREW_LOG_FORMAT": "json"}, ""),
+        (("lag",), {"ROCKETCREW_LOG_FORMAT": "json"}, ""),
+    ],
+    ids=["a file that cannot be read", "the flag says otherwise", "somebody waits for the answer"],
+)
+def test_else_a_failure_is_in_words(
+    words: tuple[str, ...], env: dict[str, str], file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rocketcrew.toml").write_text(file)
+    code, err = service(*words, "--set", "workers.count=x", folder=tmp_path, env=env, capsys=capsys)
+    assert (code, err.partition(" ")[0]) == (2, "rocketcrew:")
+
+
+def test_a_command_line_that_click_refuses_is_an_object_where_the_environment_says_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, err = service("run", folder=tmp_path, env={"ROCKETCREW_LOG_FORMAT": "json"}, capsys=capsys)
+    assert (code, json.loads(err)["error"]) == (2, "Missing argument 'HANDLER'.")
+    assert service("run", folder=tmp_path, env={}, capsys=capsys)[1].startswith("Usage: ")
+
+
+def test_frames_are_a_key_of_the_object(capsys: pytest.CaptureFixture[str]) -> None:
+    said = Said()
+    said.begin("broker", "json")
+
+    def fails() -> None:
+        raise KeyError("x")
+
+    assert guarded(fails, said) == 1
+    line = json.loads(capsys.readouterr().err)
+    assert line["exception"].startswith("Traceback")
+    assert "fault in rocketcrew" in line["error"]
