@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import pyarrow
@@ -34,28 +34,32 @@ def open_part(source: Any) -> Any:
 
 
 def schema_of(opened: Any) -> Any:
-    """The columns of an opened file. Times in 96 bits are moments, which the file does not say: Spark writes no others so."""
+    """The columns of an opened file, each nullable, also within others: a table's are, whatever a handler declares NOT NULL,
+    and the files beside this one may lack some. Times in 96 bits are moments, which the file does not say: Spark writes no
+    others so."""
     schema: Any = opened.schema_arrow.remove_metadata()
-    leaves = [one.physical_type for one in map(opened.schema.column, range(len(opened.schema)))]
-    if "INT96" not in leaves:
-        return schema
-    left = iter(leaves)
-    return pa.schema([field.with_type(_with_moments(field.type, left)) for field in schema])
+    stored = iter([one.physical_type for one in map(opened.schema.column, range(len(opened.schema)))])
+    return pa.schema([_as_in_table(field, stored) for field in schema])
 
 
-def _with_moments(kind: Any, leaves: Iterator[str]) -> Any:
-    """The type with a zone for each time in 96 bits; `leaves`: how what is in it, and behind it, is stored."""
+def _as_in_table(field: Any, stored: Iterator[str]) -> Any:
+    """`stored`: how the leaves of this field, and of those behind it, are stored."""
+    kind = field.type
+    if kind.num_fields:
+        return field.with_type(_with_fields(kind, lambda within: _as_in_table(within, stored))).with_nullable(True)
+    return field.with_type(pa.timestamp("us", "UTC") if next(stored) == "INT96" else kind).with_nullable(True)
+
+
+def _with_fields(kind: Any, change: Callable[[Any], Any]) -> Any:
+    """A nested type with what `change` makes of each field in it."""
     types: Any = pa.types
     if types.is_map(kind):
-        key = kind.key_field.with_type(_with_moments(kind.key_type, leaves))
-        return pa.map_(key, kind.item_field.with_type(_with_moments(kind.item_type, leaves)))
+        return pa.map_(change(kind.key_field).with_nullable(False), change(kind.item_field))
     for is_one, made in _LISTS:
         if is_one(kind):
             size = (kind.list_size,) if types.is_fixed_size_list(kind) else ()
-            return made(kind.value_field.with_type(_with_moments(kind.value_type, leaves)), *size)
-    if types.is_struct(kind):
-        return pa.struct([field.with_type(_with_moments(field.type, leaves)) for field in kind])
-    return pa.timestamp("us", "UTC") if next(leaves) == "INT96" else kind
+            return made(change(kind.value_field), *size)
+    return pa.struct([change(field) for field in kind])
 
 
 def write_merged(tables: Iterable[Any], schema: Any, output: Any, compression: str) -> None:

@@ -77,8 +77,8 @@ def rows_of(record: Record) -> list[dict[str, object]]:
     ]
 
 
-def segment_schema(columns: Sequence[tuple[str, pa.DataType]] = (), version: object = FORMAT_VERSION) -> Any:
-    user = [pa.field(name, type_) for name, type_ in columns or [("value", pa.string())]]
+def segment_schema(columns: Sequence[tuple[Any, ...]] = (), version: object = FORMAT_VERSION) -> Any:
+    user = [pa.field(*one) for one in columns or [("value", pa.string())]]
     return pa.schema([*key_fields(), *user]).with_metadata({META_VERSION: str(version).encode(), META_GROUP: b"g"})
 
 
@@ -87,7 +87,7 @@ def write_segment(
     worker: str,
     seq: int,
     flushes: Iterable[Sequence[Record]],
-    columns: Sequence[tuple[str, pa.DataType]] = (),
+    columns: Sequence[tuple[Any, ...]] = (),
     version: object = FORMAT_VERSION,
     sealed_s: float | None = None,
 ) -> Path:
