@@ -41,7 +41,7 @@ Supervisors that fill one target run with `spark.load = false`, and one loader h
 A --staging B`), one after the other, with one ledger (`ledger_of`). A queue whose offsets begin anew (its topic made
 again, or `reset --reprocess`) has an *epoch*: part of the key in the loaded set, a column `_epoch` in the table.
 `rocketcrew compact` writes small files anew beside the table and exchanges both folders by one system call, between two
-batches.
+batches; who has listed the old one's files finds them gone.
 
 Processes. How far a batch is, and the time left, is logged and in `loader.json` every few seconds (progress.py). A JVM
 that does not answer, does not start or does not stop is killed (pulse.py); the loader then ends and is started anew.

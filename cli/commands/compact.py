@@ -28,8 +28,8 @@ def compact(settings: Settings, dry_run: bool, as_json: bool) -> None:
     """Rewrite small files of a table into files of spark.target_file_mib.
 
     May be run, and killed, at any moment, beside loaders and readers: a table is the old one or the new one, with the same
-    rows. A reader that listed files just before finds some of them gone and has to begin again. Needs no Spark. Of a Parquet
-    table merged rows get the batch_id of the last of their batches.
+    rows. Needs no Spark. Of a Parquet table merged rows get the batch_id of the last of their batches, and a query or dataset
+    that listed its files before finds some of them gone: run it again.
 
     \b
     Examples:
