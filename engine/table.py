@@ -16,6 +16,7 @@ from ..conf.settings import Settings, require
 from ..remoting.errors import UsageError
 from ..spark.config import ARROW, DELTA_RS, LoaderConfig
 from ..spark.config import loader_config as config_of
+from ..spark.errors import RESET
 from ..spark.iceberg_catalog import ICEBERG
 from ..spark.session import SessionSettings, format_conf
 from ..spark.spark_writer import SparkWriter
@@ -29,6 +30,12 @@ from ..workers.table_fit import check_fits
 
 TASK_FAILURES_MAX = "64"
 """How often Spark repeats a task: each death that one message costs is a failure of its task (hands.py)."""
+
+ANEW = (
+    "Put it back; or begin the stream anew, in another supervisor.data_dir: it goes on at the group's offsets, and what the"
+    f" table had comes again after `{RESET}`"
+)
+"""What to do about a table that has gone back: the engine keeps its number in its own folder, where the checkpoint is too."""
 
 _log = structlog.get_logger("rocketcrew.engine")
 
@@ -75,7 +82,7 @@ class Table:
         target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS, ICEBERG) else writer
         self._known_batch = known_batch
         self._target = make_target(config, target_writer, self._threads)
-        self._loader = make_loader(config, staging, self._target, self._threads)
+        self._loader = make_loader(config, staging, self._target, self._threads, table_replaced=ANEW)
 
     def recover(self) -> None:
         """Take up what an earlier run left half done. Raises LoaderError."""

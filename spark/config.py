@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..conf.columns import BATCH_COLUMN
 from ..conf.formats import metastore_name, not_a_table, not_registered, on_hdfs, on_s3
+from ..conf.printed import command_line, shape_of
 from ..conf.redaction import HIDDEN, masked_text, sounds_secret
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
@@ -75,6 +76,9 @@ class LoaderConfig:
     merge_files: bool = False
     quarantine: bool = False
     """Segments that do not fit the table when we start are set aside; else they end the loader before it loads anything."""
+    table_replaced: bool = False
+    """Batches that the table has not any more are noted as lost, and it is filled on, with the gaps that they leave; else
+    they end the loader."""
     more_stagings: tuple[Path, ...] = ()
     """Further staging folders that the same loader loads from: those of other supervisors."""
     poll_interval_ms: int = 200
@@ -193,6 +197,13 @@ class LoaderConfig:
         """What one batch takes at most; rows that may have to travel over a connection are in memory meanwhile."""
         triggers = PLAN_TRIGGERS if is_local(self.master) else 1
         return PlanBounds(self.max_rows, self.max_bytes * triggers)
+
+    def load_line(self, *options: str) -> str:
+        """The command that loads the same with these options."""
+        folders = [word for folder in self.stagings for word in ("--staging", folder)]
+        return command_line(
+            "load", *options, *folders, "--target", self.target, *shape_of(self.format, self.partition_by)
+        )
 
     @property
     def cores(self) -> int:

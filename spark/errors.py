@@ -94,10 +94,21 @@ def exit_code(error: BaseException) -> int:
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 
 
-CONSUME_AGAIN: Final = "stop the members and consume again: `rocketcrew reset -g GROUP -t TOPIC --to earliest`"
+RESET: Final = "rocketcrew reset -g GROUP -t TOPIC --to earliest"
+CONSUME_AGAIN: Final = f"stop the members and consume again: `{RESET}`"
 """For a table that has begun anew."""
 RUN_AGAIN: Final = "`rocketcrew reconcile --rerun HANDLER -g GROUP --target TABLE`"
 """What runs messages once more whose rows are lost."""
+
+
+def take_on(load: str, reset: str) -> str:
+    """What to do about a table that has fewer batches than its loaders know of; the two command lines are of `load`, with
+    --table-replaced, and of `reset`. No file is to be deleted: what is known of the table before would go with it."""
+    return (
+        f"Put it back; or go on with what is there: stop the members, and have a loader note that the other batches are lost:"
+        f" `{load}`. From then on `rocketcrew reconcile` names what they may have had as unknown, and brings it by --rerun"
+        f" HANDLER; so do members that start after `{reset}`"
+    )
 
 
 def unreadable(file: object, error: Exception, *, iceberg: bool = False) -> str:

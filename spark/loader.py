@@ -103,13 +103,14 @@ class Loader:
         epoch_column: bool = False,
         exact: bool = True,
         disk: CopyDisk = COPY_DISK,
+        table_replaced: str = "",
     ) -> None:
         """`threads` read and convert, for `cores` tasks of Spark at once; `new_id` makes an unused plan id.
 
         `pieces_max`: intervals of one queue in the table's state (accounts.py). `epoch_column`: a new table has the column
         `_epoch` from its first file on, by which many a reader of Parquet folders decides what columns there are. `exact`:
         the target knows what it holds; another may have had the rows of a plan that an earlier process froze, and gets
-        these again and no others.
+        these again and no others. `table_replaced`: what to do about a table that has gone back.
         """
         self.waiting = Waiting()
         self.totals = Totals()
@@ -130,6 +131,7 @@ class Loader:
         self._epoch_column = epoch_column
         self._exact = exact
         self._disk = disk
+        self._table_replaced = table_replaced
         self._bytes_max = bounds.bytes_max
         """Of a plan: less after one that met a full disk, and twice as much after each commit until it is the limit again."""
         self._detail: tuple[TableState, Detail] | None = None
@@ -170,8 +172,8 @@ class Loader:
         state = self._target.state()
         if state.batch < self._known_batch:
             raise LoaderError(
-                f"the table had reached batch {self._known_batch}, and is now at {state.batch}: it was removed or replaced."
-                f" Put it back, or delete {self._staging.root / 'loader.json'} and start again to fill it from here on"
+                f"the table had reached batch {self._known_batch}, and is now at {state.batch}: it was removed, replaced or"
+                f" taken back. {self._table_replaced}"
             )
         self._known_batch = state.batch
         return state

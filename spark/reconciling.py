@@ -18,7 +18,8 @@
     before       the group began after it, or the broker deleted it unread before that; of a queue of which nothing is known
                  here, all that is committed, whoever has finished it; in retry topics, whose offsets go on when the group
                  is re-run, another epoch has it. Where no staging folder was looked into, rows that were set
-                 aside at the beginning would look the same (`unseen`)
+                 aside at the beginning would look the same (`unseen`). Where batches are lost with an earlier table, they may
+                 have had it: then nothing is `before`, but unknown
 
 Unexplained is what none of these says:
 
@@ -152,6 +153,8 @@ class TableFacts:
     """The table's last batch, and how many it must have had by what the loaders of the folders say."""
     needless: tuple[str, ...] = ()
     """Files in bad/ that were of no epoch, and of which the table has each record by now."""
+    batches_lost: int = 0
+    """How many batches the table had before it was removed or taken back, without which its loaders have gone on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,12 +210,13 @@ class Report:
     batches: tuple[int, int] | None = None
     """The table's last batch, and how many it must have had, where these are more: it was taken away or back."""
     needless: tuple[str, ...] = ()
+    batches_lost: int = 0
     """As `TableFacts` has them."""
 
     @property
     def fine(self) -> bool:
         """Whether everything is explained."""
-        if self.rows is not None or self.batches is not None:
+        if self.rows is not None or self.batches is not None or (self.batches_lost and self.unseen):
             return False
         return not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
 
@@ -306,7 +310,9 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     rows = table.rows if found != loaded and not explained else None
     replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
     batches = table.batches if table.batches[0] < table.batches[1] else None
-    return Report(queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless)
+    return Report(
+        queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless, table.batches_lost
+    )
 
 
 def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:
@@ -428,7 +434,7 @@ def _queue(
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
     expected, not_committed = table.outcomes.of_queue(ROWS, key), _from(ends)
-    first = _first(known, waiting | aside, ends)
+    first = 0 if ends is not None and table.batches_lost else _first(known, waiting | aside, ends)
     before = IntervalSet.of([(0, first)]) | others
     elsewhere -= before  # it names all that was shown, from 0 on
     all_known = _joined((known, elsewhere, waiting, aside, expected))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
@@ -27,6 +28,7 @@ class LoaderStatus:
     """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
+    `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
     `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
     text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
     `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
@@ -44,6 +46,7 @@ class LoaderStatus:
     restarts: int = 0
     batch_id: int = 0
     batches_total: int = 0
+    batches_lost: int = 0
     rows_total: int = 0
     commit_buckets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_BOUNDS, 0))
     commit_seconds_total: float = 0.0
@@ -81,15 +84,28 @@ class StatusFile:
             if before.target == self.status.target:
                 self.status.batch_id = before.batch_id
                 self.status.batches_total = before.batches_total
+                self.status.batches_lost = before.batches_lost
                 self.status.rows_total = before.rows_total
                 if self.status.commit_buckets.keys() == before.commit_buckets.keys():
                     self.status.commit_buckets = before.commit_buckets
                     self.status.commit_seconds_total = before.commit_seconds_total
 
+    def take_on(self, batch: int, lost: int) -> None:
+        """Go on with a table that is at `batch`, though it was further by so many."""
+        self.status.batch_id, self.status.batches_total = batch, 0
+        self.status.batches_lost += lost
+
     def write(self, now_ms: int) -> None:
         """Replace the file. Raises OSError."""
         self.status.updated_ms = now_ms
         write_atomically(self._path, json.dumps(asdict(self.status), indent=1) + "\n", durable=False)
+
+
+def batches_made(statuses: Iterable[LoaderStatus]) -> int:
+    """How many batches a table has had at least, by what its loaders say: each has counted its own, and they have no number
+    in common."""
+    told = list(statuses)
+    return max([sum(one.batches_total for one in told), *(one.batch_id for one in told)], default=0)
 
 
 def read_status(path: Path) -> LoaderStatus | None:

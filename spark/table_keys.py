@@ -48,7 +48,7 @@ from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, read_times, readable_offsets
 from .staging import Staging
-from .status import read_status
+from .status import LoaderStatus, batches_made, read_status
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
@@ -87,7 +87,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     stagings = list({root.resolve(): root for root in stagings}.values())
-    batches = _batches_of(table, stagings)
+    ours = _statuses_of(table, stagings)
     noted, waiting, settled = _staged(stagings)
     aside, broken, apart = _quarantined(stagings)
     presence = Presence()
@@ -122,18 +122,17 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         settled.rekeyed(now),
         aside.rekeyed(now),
         ledger.state.tops,
-        (ledger.state.batch, batches),
+        (ledger.state.batch, batches_made(ours)),
         needless,
+        max((one.batches_lost for one in ours), default=0),
     )
     return facts, broken
 
 
-def _batches_of(table: Place, stagings: Sequence[Path]) -> int:
-    """How many batches the table has had at least, by what its loaders say: each has counted its own, and they have no number
-    in common."""
+def _statuses_of(table: Place, stagings: Sequence[Path]) -> list[LoaderStatus]:
+    """What the loaders of these folders say of this table."""
     told = [read_status(root / LOADER_STATUS_FILE) for root in stagings]
-    ours = [one for one in told if one is not None and _is_of(one.target, table)]
-    return max([sum(one.batches_total for one in ours), *(one.batch_id for one in ours)], default=0)
+    return [one for one in told if one is not None and _is_of(one.target, table)]
 
 
 def _is_of(target: str, table: Place) -> bool:

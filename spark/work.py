@@ -25,7 +25,6 @@ from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.limits import is_no_thread, used_up, with_remedy
-from ..conf.printed import command_line, shape_of
 from ..conf.segment_format import READY_DIR
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
@@ -37,7 +36,7 @@ from .progress import STAGING
 from .registration import Registrar, registrar_of
 from .reports import BatchReport
 from .staging import Staging
-from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile
+from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made
 from .targets.delta import DeltaTarget
 from .targets.making import make_loader, make_target
 from .targets.parquet import ParquetTarget
@@ -181,6 +180,8 @@ class Work:
                 Desk(make_loader(config, staging, target, threads, self._at_point), status)
                 for staging, status in zip(stagings, self._statuses, strict=True)
             ]
+            if config.table_replaced:
+                self._take_on(target.state().batch)
             for loader, status in desks:
                 self._turn_to(loader, status)
                 loader.recover(status.status.batch_id)
@@ -200,6 +201,16 @@ class Work:
             if self._drain and not self._stop:
                 for loader, _ in desks:
                     self._log.info("all_loaded", **asdict(loader.totals))
+
+    def _take_on(self, batch: int) -> None:
+        """Go on with the table as it is, at `batch`, where our folders' loaders have made more."""
+        lost = batches_made(one.status for one in self._statuses) - batch
+        if lost <= 0:
+            return
+        for status in self._statuses:
+            status.take_on(batch, lost)
+            status.write(wall_ms())
+        self._log.warning("table_replaced", batch=batch, batches_lost=lost, remedy=RUN_AGAIN)
 
     def _register(self, target: Target) -> None:
         """Begin to keep the table known to a metastore, where that is wished: Spark is started for it."""
@@ -378,9 +389,7 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
         found += [(folder / READY_DIR / name, why) for name, why in misfits.items()]
     if found:
         path, why = found[0]
-        folders = [word for folder in config.stagings for word in ("--staging", folder)]
-        shape = shape_of(config.format, config.partition_by)
-        aside = command_line("load", "--quarantine", *folders, "--target", config.target, *shape)
+        aside = config.load_line("--quarantine")
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
             f" Load into another table, or have `{aside}` set these segments aside, and run their messages again: {RUN_AGAIN}"

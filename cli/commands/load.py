@@ -56,6 +56,11 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
     is_flag=True,
     help="Set aside segments whose columns do not fit the table, in bad/. Otherwise they end the command at its start.",
 )
+@click.option(
+    "--table-replaced",
+    is_flag=True,
+    help="The table was removed, replaced or taken back: note how many batches it has lost, for reconcile, and fill it on.",
+)
 @click.option("--conf", "extra", metavar="NAME=VALUE", multiple=True, callback=_pairs,
               help="Further Spark configuration. May be repeated.")  # fmt: skip
 @changes(asks=False)
@@ -70,7 +75,7 @@ def _pairs(context: click.Context, parameter: click.Parameter, value: tuple[str,
 @click.pass_context
 def load(
     context: click.Context, settings: Settings, stagings: tuple[Path, ...], once: bool, quarantine: bool,
-    extra: dict[str, str], dry_run: bool, as_json: bool, stacks_fd: int | None,
+    table_replaced: bool, extra: dict[str, str], dry_run: bool, as_json: bool, stacks_fd: int | None,
 ) -> None:  # fmt: skip
     """Load sealed result segments into a Spark table, each record once.
 
@@ -105,7 +110,7 @@ def load(
         require(settings, ["spark.target"], flag_names={"spark.target": "--target PATH"})
     told = config_of(settings, stagings[0], surroundings(context).env)
     config = replace(told, follow=not once, conf={**spark.conf, **extra}, more_stagings=stagings[1:],
-                     quarantine=quarantine)  # fmt: skip
+                     quarantine=quarantine, table_replaced=table_replaced)  # fmt: skip
     check_writer(spark)
     for staging in stagings:
         check_staging(staging)

@@ -17,7 +17,7 @@ from ...client.cluster import Cluster
 from ...client.operations import Operations
 from ...client.sync import run_with_cluster
 from ...conf.exit_codes import EXIT_FAILURE
-from ...conf.printed import command_line, counted, same_settings
+from ...conf.printed import SHAPE, command_line, counted, same_settings, shape_of
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX
 from ...conf.settings import Settings, require
 from ...remoting.codes import ResponseCode
@@ -67,8 +67,12 @@ NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues,
 
 BATCHES_GONE: Final = (
     "UNEXPLAINED batches: the table is at batch {0}, and loaders of these folders have made {1}: it was removed, replaced or"
-    " taken back, and what is said to be before, or waiting, may have been in it. Put it back; or stop the members, consume"
-    " again what it lacks (`{2}`), and delete the folders' loader.json while no loader runs (it writes the file back)"
+    " taken back, and what is said to be before, or waiting, may have been in it. {2}"
+)
+BATCHES_LOST: Final = (
+    "lost with an earlier table: {0}. From the beginning of each queue on, what is unknown may have been in it, and what"
+    " brokers have is brought by --rerun HANDLER, or after `{1}`. What nobody can bring any more stays unexplained, unless"
+    " the folders' loader.json is deleted while no loader runs (it writes the file back): then nothing is known of that table"
 )
 
 NOT_ON_HDFS: Final = (
@@ -151,9 +155,21 @@ def reconcile(
     nowhere = None if folders else group_home(settings)
     ended = ended_loaders(folders)
     shown = json_text(as_object(report, broken, nowhere, ended)) if as_json else None
-    said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended, reset)))
+    load = "" if report.batches is None else take_on_line(settings, table, folders)
+    said = shown or seen("\n".join(as_lines(report, broken, nowhere, ended, reset, load)))
     click.echo(said)
     context.exit(0 if all_explained(report, broken, nowhere) else EXIT_FAILURE)
+
+
+def take_on_line(settings: Settings, table: Place, folders: Sequence[Path]) -> str:
+    """The command line by which a loader of these folders goes on with the table as it is."""
+    from ...spark.rerun import how_written
+
+    known = same_settings(settings, *SHAPE)
+    if settings.origin["spark.format"] == "default" and isinstance(table, Path):
+        known += shape_of(*how_written(table))
+    stagings = [word for folder in folders for word in ("--staging", folder)]
+    return command_line("load", "--table-replaced", *stagings, "--target", table, *known)
 
 
 def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, brokers: bool) -> tuple[Report, list[str]]:
@@ -478,6 +494,7 @@ def as_object(
         "queues": queues,
         "rows_differ": rows,
         "batches_differ": batches,
+        "batches_lost": report.batches_lost,
         "unreadable": broken,
         "may_be_deleted": list(report.needless),
         "no_segments_in": None if nowhere is None else str(nowhere),
@@ -500,11 +517,12 @@ def own_topics(report: Report) -> list[str]:
 
 def as_lines(
     report: Report, broken: list[str], nowhere: Path | None = None, ended: Sequence[str] = (),
-    reset: Reset | None = None,
+    reset: Reset | None = None, load: str = "",
 ) -> list[str]:  # fmt: skip
     """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`. `reset` is
-    `reset_line` with what the command knows."""
+    `reset_line` with what the command knows, `load` the command by which a loader takes the table on as it is."""
     reset = reset or partial(reset_line, None, ())
+    from ...spark.errors import take_on
     from ...spark.gaps import compact
     from ...spark.reconciling import UNEXPLAINED, Fate
 
@@ -536,7 +554,10 @@ def as_lines(
     if report.rows is not None:
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     if report.batches is not None:
-        lines.append(BATCHES_GONE.format(*report.batches, reset(own_topics(report), "earliest")))
+        lines.append(BATCHES_GONE.format(*report.batches, take_on(load, reset(own_topics(report), "earliest"))))
+    if report.batches_lost and (report.unknown or report.unseen):
+        lost = f"{report.batches_lost} batch{'es' * (report.batches_lost > 1)}"
+        lines.append(BATCHES_LOST.format(lost, reset(own_topics(report), "earliest")))
     lines += [f"unreadable {name}" for name in broken]
     lines += [
         f"{name} was set aside, and the table has all its records by now: it may be deleted, with its {REASON_SUFFIX}"

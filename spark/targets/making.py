@@ -14,6 +14,7 @@ from ...remoting.errors import UsageError
 from ..arrow_writer import ArrowWriter, NoWriter
 from ..config import ARROW, DELTA, DELTA_RS, FOREACH, PARQUET, LoaderConfig
 from ..convert import CopyDisk
+from ..errors import RESET, take_on
 from ..hdfs import Hdfs, HdfsPath
 from ..iceberg_catalog import ICEBERG, ICEBERG_SPARK, catalog_of, hadoop_catalog_of
 from ..iceberg_spark import JavaCatalog, SparkMerges, SparkRows
@@ -127,8 +128,10 @@ def make_loader(
     target: Target,
     threads: Executor,
     on_point: Callable[[str], None] = lambda _: None,
+    table_replaced: str = "",
 ) -> Loader:
-    """The loader of `config` from `staging`, one of its folders, into `target`."""
+    """The loader of `config` from `staging`, one of its folders, into `target`; `table_replaced` as it has it, otherwise by
+    `load`."""
     table = config.place if config.format in FOLDER_FORMATS and not on_hdfs(config.target) else None
     return Loader(
         staging,
@@ -141,8 +144,9 @@ def make_loader(
         on_point=on_point,
         file_bytes=config.target_file_bytes,
         epoch_on_recreated=config.epoch_on_recreated,
-        leave_gaps=config.leave_gaps,
+        leave_gaps=config.leave_gaps or config.table_replaced,
         epoch_column=config.format in FOLDER_FORMATS,
         exact=config.format in FOLDER_FORMATS,
         disk=CopyDisk(table.absolute() if isinstance(table, Path) else None),
+        table_replaced=table_replaced or take_on(config.load_line("--table-replaced"), RESET),
     )

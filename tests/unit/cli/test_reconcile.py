@@ -257,11 +257,24 @@ def test_that_a_loader_has_ended_with_what_waits_is_said(tmp_path: Path) -> None
 
 def test_batches_that_loaders_have_made_and_the_table_has_not_are_not_explained() -> None:
     fine = Report((queue(ORDERS, before=(0, 20)),), None, batches=(1, 2))
-    lines = as_lines(fine, [])
+    lines = as_lines(fine, [], load="rocketcrew load --table-replaced …")
     assert lines[1].startswith(
         "UNEXPLAINED batches: the table is at batch 1, and loaders of these folders have made 2: it was"
     )
-    assert lines[1].endswith("and delete the folders' loader.json while no loader runs (it writes the file back)")
+    assert "`rocketcrew load --table-replaced …`" in lines[1]
+    assert lines[1].endswith("so do members that start after `rocketcrew reset -t orders --to earliest`")
     assert lines[-1] == "not everything is explained"
     told = as_object(fine, [])
     assert (told["fine"], told["batches_differ"]) == (False, {"found": 1, "loaded": 2})
+
+
+def test_batches_that_are_known_to_be_lost_are_named_as_long_as_something_may_have_been_in_them() -> None:
+    lost = Report((queue(ORDERS, unknown=(0, 20)),), None, batches_lost=1)
+    lines = as_lines(lost, [])
+    assert lines[2].startswith(
+        "lost with an earlier table: 1 batch. From the beginning of each queue on, what is unknown"
+    )
+    assert "`rocketcrew reset -t orders --to earliest`" in lines[2]
+    assert as_object(lost, [])["batches_lost"] == 1
+    back = Report((queue(ORDERS, loaded=(0, 20)),), None, batches_lost=2)
+    assert as_lines(back, []) == ["orders b 0: 20 loaded", "everything is explained"]

@@ -331,7 +331,7 @@ def test_a_table_that_went_back_stops_loudly(world: World, segments: Any) -> Non
     world.drain(world.loader())
     world.loader(known_batch=1)
     shutil.rmtree(world.table)
-    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0.*loader\.json"):
+    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0"):
         world.loader(known_batch=1)
 
 

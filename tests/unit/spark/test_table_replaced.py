@@ -1,0 +1,133 @@
+"""A table that was removed or taken back, and what is known of it afterwards by who does what the loader says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from loader_world import World
+
+from rocketcrew.cli.main import run
+from rocketcrew.durable.intervals import QueueKey
+from rocketcrew.spark.config import LoaderConfig
+from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, reconcile
+from rocketcrew.spark.status import read_status
+from rocketcrew.spark.table_keys import table_facts
+from rocketcrew.spark.targets.making import make_writer
+from rocketcrew.spark.work import Work
+
+ORDERS = QueueKey("g", "orders", "broker-a", 0)
+
+
+def load(world: World, format_: str, *offsets: int, at: int = 0) -> str:
+    """One run of a loader of its own; why it ended, empty: all is loaded."""
+    if offsets:
+        world.seal([world.helpers.Record(offset) for offset in offsets], at=at)
+    config = LoaderConfig(world.roots[at], world.table, format=format_)
+    work = Work(config, make_writer(config))
+    assert (work.run() == 0) is not bool(work.error)
+    return work.error
+
+
+def compared(world: World, committed: int, first: int = 0) -> Report:
+    roots = [root for root in world.roots if root.exists()]
+    return reconcile(table_facts(world.table, roots)[0], {ORDERS: QueueEnds(first, committed + 2, committed)})
+
+
+def fates(report: Report, key: QueueKey = ORDERS) -> dict[Fate, Any]:
+    (found,) = [one for one in report.queues if one.key == key]
+    return {fate: offsets.pieces for fate, offsets in found.fates.items()}
+
+
+def as_said(world: World, tmp_path: Path, error: str) -> None:
+    """What the loader's error has to be typed, first of all."""
+    assert "loader.json" not in error
+    (line,) = re.findall(r"`(rocketcrew load [^`]*)`", error)
+    assert "--table-replaced" in line
+    assert run(shlex.split(line)[1:], {}, tmp_path) == 0
+
+
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake"])
+def test_who_does_what_the_loader_says_keeps_what_is_known(world: World, tmp_path: Path, format_: str) -> None:
+    for batch in range(3):
+        assert load(world, format_, 2 * batch, 2 * batch + 1) == ""
+    shutil.rmtree(world.table)
+    error = load(world, format_, 6, 7)
+    assert error.startswith("the table had reached batch 3, and is now at 0: it was removed, replaced or taken back. ")
+    as_said(world, tmp_path, error)
+    report = compared(world, 8)
+    assert (report.fine, report.batches, report.batches_lost) == (False, None, 3)
+    assert fates(report) == {Fate.LOADED: ((6, 8),), Fate.UNKNOWN: ((0, 6),), Fate.WAITING: ((8, 10),)}
+    assert report.to_run_again().count() == 6
+    assert not reconcile(table_facts(world.table, world.roots[:1])[0], None).fine, "nor where no broker is asked"
+    assert load(world, format_, 8) == ""
+    assert not compared(world, 9).fine, "it is still known in later runs"
+    assert load(world, format_, *range(6)) == ""
+    report = compared(world, 9)
+    assert report.fine
+    assert fates(report) == {Fate.LOADED: ((0, 9),), Fate.WAITING: ((9, 11),)}
+
+
+def test_what_brokers_have_no_more_stays_unexplained(world: World, tmp_path: Path) -> None:
+    assert load(world, "pyarrow", 0, 1) == ""
+    shutil.rmtree(world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 2))
+    report = compared(world, 3, first=1)
+    assert fates(report)[Fate.UNKNOWN] == ((0, 2),)
+    assert [one.gone.pieces for one in report.queues] == [((0, 1),)]
+
+
+def test_a_queue_of_which_nothing_came_since_may_have_been_in_it(world: World, tmp_path: Path) -> None:
+    assert load(world, "pyarrow", 0, 1) == ""
+    shutil.rmtree(world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 2))
+    other = ORDERS._replace(queue_id=1)
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], {other: QueueEnds(0, 7, 5)})
+    assert fates(report, other) == {Fate.UNKNOWN: ((0, 5),), Fate.WAITING: ((5, 7),)}
+
+
+def test_a_backup_that_was_put_back(world: World, tmp_path: Path) -> None:
+    assert load(world, "pyarrow", 0, 1) == ""
+    shutil.copytree(world.table, tmp_path / "backup")
+    for offset in (2, 3):
+        assert load(world, "pyarrow", offset) == ""
+    world.helpers.settle(world.roots[0], (*ORDERS[:4], 0, 4))  # their rows are nowhere now, which is no other loss
+    shutil.rmtree(world.table)
+    shutil.copytree(tmp_path / "backup", world.table)
+    error = load(world, "pyarrow", 4)
+    assert "batch 3, and is now at 1" in error
+    as_said(world, tmp_path, error)
+    report = compared(world, 5)
+    assert (report.batches_lost, fates(report)[Fate.UNKNOWN]) == (2, ((2, 4),))
+    assert load(world, "pyarrow", 2, 3) == ""
+    assert compared(world, 5).fine
+
+
+def test_folders_of_one_table_that_one_of_them_has_begun_anew(world: World, tmp_path: Path) -> None:
+    """No loader sees that by its own number; reconcile sees it by all of theirs."""
+    assert load(world, "pyarrow", 0) == ""
+    assert load(world, "pyarrow", 1, at=1) == ""
+    shutil.rmtree(world.table)
+    (world.roots[0] / "loader.json").unlink()
+    for offset in (2, 3):
+        assert load(world, "pyarrow", offset) == ""
+    assert compared(world, 4).batches == (2, 3)
+    words = [word for root in world.roots for word in ("--staging", str(root))]
+    words += ["--target", str(world.table), "--set", "spark.format=pyarrow", "--table-replaced"]
+    for _ in range(2):
+        assert run(("load", *words), {}, tmp_path) == 0
+        told = [read_status(root / "loader.json") for root in world.roots]
+        assert [one and (one.batch_id, one.batches_total, one.batches_lost) for one in told] == [(2, 0, 1)] * 2
+    report = compared(world, 4)
+    assert (report.fine, report.batches, fates(report)[Fate.UNKNOWN]) == (False, None, ((0, 2),))
+
+
+def test_nothing_is_noted_of_a_table_that_is_whole(world: World, tmp_path: Path) -> None:
+    assert load(world, "pyarrow", 3) == ""
+    words = ["--staging", str(world.roots[0]), "--target", str(world.table), "--set", "spark.format=pyarrow"]
+    assert run(("load", *words, "--table-replaced"), {}, tmp_path) == 0
+    assert compared(world, 4).fine
