@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,6 +79,25 @@ def reason_of(report: pytest.TestReport) -> str:
     crash = getattr(report.longrepr, "reprcrash", None)
     text = crash.message if crash is not None else str(report.longrepr)
     return next((line for line in text.splitlines() if line.strip()), "")[:REASON_MAX]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
+    """What is collected stays until the end: hundreds of thousands of objects that no garbage collection need look at, in
+    between or afterwards; many tests ask for one. What pytest makes of the files' assertions is kept for the next run."""
+    writes_nothing, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        sys.dont_write_bytecode = writes_nothing
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else libraries report at the end of the process what nobody has taken from them
 
 
 @pytest.hookimpl(trylast=True)
