@@ -8,8 +8,10 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, cast
@@ -60,6 +62,10 @@ class CrewError(RocketcrewError):
     """The crew's process could not start, or has ended. The text says why."""
 
 
+_CUT_OFF: Final = (CancelledError, UnreachableError, UsageError)
+"""What a question fails with when the crew is closed under it."""
+
+
 class CrewTimeoutError(CrewError, TimeoutError):
     """What `Crew.wait` waited for has not come in time."""
 
@@ -73,7 +79,8 @@ class Crew:
                 print(row)
 
     Nothing blocks but `start`, `wait` and `close`. It may be used in a notebook, whose event loop runs, and one process may
-    have several. One thread at a time uses a crew.
+    have several. One thread at a time uses a crew, but `close` may come from any other and from a signal's handler: what
+    waits meanwhile raises UsageError.
     """
 
     @current_folder_named()
@@ -131,6 +138,8 @@ class Crew:
         self._ended: Summary | None = None
         self._why: RocketcrewError | None = None
         self._closed = False
+        """Or closing: nothing is asked of it any more."""
+        self._closing = threading.RLock()
         self._status: dict[str, Any] = {}
         self._stored_before = 0
         self._queues: set[MessageQueue] = set()
@@ -173,8 +182,11 @@ class Crew:
             )  # fmt: skip
         try:
             self._boot()
-        except BaseException:
+        except BaseException as error:
+            closed = self._closed
             self._end_now()
+            if closed and isinstance(error, (*_CUT_OFF, CrewError, ValueError)):  # its process or its pipes were gone
+                self._check_open()
             raise
         return self
 
@@ -210,10 +222,18 @@ class Crew:
         nothing.
         """
         process = self._process
-        if process is None or self._closed or self._own.is_elsewhere:
+        if process is None or self._own.is_elsewhere:
             return
+        with (
+            self._closing
+        ):  # another thread that closes it is waited for; a handler that interrupts a close finds it closed
+            if not self._closed:
+                self._close(process)
+
+    def _close(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            self._close_watch()  # first: it would report that an embedded broker ends
+            self._closed = True  # first: what is cut off below is told why
+            self._close_watch()  # it would report that an embedded broker ends
             if process.poll() is None:
                 process.terminate()
             limit_s = self.settings.supervisor.stop_deadline_ms / 1000 + STOP_SLACK_S
@@ -223,7 +243,7 @@ class Crew:
                 raise CrewError(
                     f"the crew did not stop within {limit_s:.0f} s, and was killed; see {self.log}"
                 ) from None
-            ended = self._end_heard()
+            ended = self._end_heard() if self._ready is not None else None  # `start` hears it that is cut off
             if ended is not None and ended.exit_code:
                 again = counted(ended.unfinished + ended.unsealed, "message")
                 raise CrewError(f"stopped by force: {again} will come again; see {self.log}")
@@ -237,7 +257,7 @@ class Crew:
         process.wait()
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
-                with contextlib.suppress(BrokenPipeError):
+                with contextlib.suppress(BrokenPipeError, RuntimeError):  # a handler that interrupts who reads it
                     pipe.close()
         self._close_watch()
 
@@ -254,10 +274,16 @@ class Crew:
         """What `rocketcrew status --json` shows; after the end, the last that was seen, with the final `counters`."""
         if self._ended is not None:
             return {**self._status, "counters": self._ended.counters}
+        return self._status_now()
+
+    def _status_now(self) -> dict[str, Any]:
+        """Raises why it runs no more."""
         ready = self._running()
         try:
-            self._status = self._loop.run(ask(ready.slot, "status"))
+            with self._while_open():
+                self._status = self._loop.run(ask(ready.slot, "status"))
         except UsageError:
+            self._running()
             with contextlib.suppress(subprocess.TimeoutExpired):  # its socket is gone a moment before it is
                 self._child().wait(ENDS_WITHIN_S)
             self._running()  # raises why it ended
@@ -284,7 +310,8 @@ class Crew:
         retry and the dead-letter topic have got as many messages since the start as this crew has sent back. Retries of
         topics that brokers let POP are not seen.
 
-        `progress` shows a bar (tqdm). Raises CrewTimeoutError after `timeout_s` seconds, and what ended the crew if it ends.
+        `progress` shows a bar (tqdm). Raises CrewTimeoutError after `timeout_s` seconds, what ended the crew if it ends, and
+        UsageError when it is closed meanwhile.
         A broker that is away meanwhile is waited for. With a target it raises CrewError too when everything is consumed and
         the loader has failed three times in a row, or has set rows aside.
         """
@@ -302,9 +329,9 @@ class Crew:
             )
         self._running()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        with _Bar(progress, max_messages) as bar:
+        with self._while_open(), _Bar(progress, max_messages) as bar:
             while True:
-                counters = self.status["counters"]
+                counters = self._status_now()["counters"]
                 done, ahead = _finished(counters), _finished_ahead(self._status["queues"])
                 if max_messages is not None and done - self._status["unsealed_messages"] >= max_messages:
                     break
@@ -315,7 +342,7 @@ class Crew:
                 if deadline is not None and time.monotonic() > deadline:
                     raise CrewTimeoutError(self._late(cast("float", timeout_s), counters, rest))
                 time.sleep(LOOK_S)
-            counters = self.status["counters"]
+            counters = self._status_now()["counters"]
             bar.show(_finished(counters), 0)
         return dict(counters)
 
@@ -352,14 +379,13 @@ class Crew:
 
     def _waiting(self, sent_back: Mapping[int, int]) -> int:
         """How many of the messages that this crew has sent back, by their level, may wait for their delay."""
-        watch = self._watch
-        assert watch is not None
+        watch = self._watching()
         brokers = sorted({queue.broker_name for queue in self._queues})
         return self._returning.left(sent_back, lambda: watch.delay_ends(brokers), watch.delays_reached)
 
     def _sent_back(self) -> tuple[int, dict[int, int]]:
         """How many messages, and those that are tried again by the level of their delay."""
-        status = self.status
+        status = self._status_now()
         return status["counters"]["sent_back_messages"], {
             int(level): count for level, count in status["sent_back_levels"].items()
         }
@@ -379,8 +405,7 @@ class Crew:
 
     def _asked(self, topics: list[str]) -> list[QueueLag]:
         """Raises UnreachableError for queues that have vanished too: a name server that starts anew does not know all yet."""
-        assert self._watch is not None
-        found = self._watch.lag(group_in_keys(self.settings), topics)
+        found = self._watching().lag(group_in_keys(self.settings), topics)
         queues = {queue.mq for queue in found}
         for gone in sorted(mq for mq in self._queues - queues if mq.topic in topics):
             raise UnreachableError(self.name_server, f"the queue {gone} is not known there any more")
@@ -394,7 +419,7 @@ class Crew:
         ready = self._running()
         segments = ready.slot / "segments"
         waiting = waiting_for_table(segments)
-        trouble = loader_trouble(self.status["loader"]) if waiting else ""
+        trouble = loader_trouble(self._status_now()["loader"]) if waiting else ""
         if trouble:
             raise CrewError(f"everything is consumed, but the loader fails again and again: {trouble}; see {self.log}")
         aside = [] if waiting else set_aside_of(segments, ready.run)
@@ -440,13 +465,32 @@ class Crew:
         """Raises why it runs no more, and UsageError in a fork."""
         ready = self._known()
         self._own.enter()
-        assert self._process is not None
-        if self._closed:
-            raise UsageError("this crew is closed: make a new one")
-        if self._process.poll() is not None:
+        has_ended = self._child().poll() is not None  # before the look whether it was closed, which ends it
+        self._check_open()
+        if has_ended:
             self._end_heard()
             raise self._why or CrewError(f"the crew was stopped by somebody else; see {self.log}")
         return ready
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError("this crew is closed: make a new one")
+
+    @contextlib.contextmanager
+    def _while_open(self) -> Generator[None]:
+        """A close cuts off what is under way: whatever that fails with becomes the error of a crew that is closed."""
+        try:
+            yield
+        except _CUT_OFF:
+            self._check_open()
+            raise
+
+    def _watching(self) -> Watch:
+        watch = self._watch
+        if watch is None:
+            self._check_open()
+        assert watch is not None
+        return watch
 
     def _child(self) -> subprocess.Popen[bytes]:
         assert self._process is not None
