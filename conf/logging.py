@@ -29,8 +29,9 @@ import re
 import sys
 import threading
 import time
+import warnings
 from collections import defaultdict, deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from importlib import import_module
 from types import FunctionType
 from typing import Any, TextIO, cast
@@ -208,11 +209,14 @@ class LogFile(_Descriptor):
         """Nothing is kept back."""
 
     def close(self) -> None:
-        """Nothing is written after this."""
-        os.close(self._number)
+        """Nothing is written after this: who still has it gets OSError, and not the file that has the number by then."""
+        number, self._number = self._number, -1
+        os.close(number)
 
     def _follow(self) -> None:
         """Take the file that has the name now, under the same descriptor: a thread that writes meanwhile has one too."""
+        if self._number < 0:
+            return
         with contextlib.suppress(OSError):
             try:
                 found = os.stat(self._path)
@@ -414,6 +418,31 @@ def set_up(
         cache_logger_on_first_use=False,
     )
     _take_over_logging(shared, render, writer, LEVELS[level], for_imports=for_imports)
+
+
+@contextlib.contextmanager
+def logging_given_back() -> Generator[None]:
+    """For a process that is not ours: what `set_up` changes in it meanwhile is as before in the end."""
+    root, warned = logging.getLogger(), logging.getLogger("py.warnings")
+    loggers = {logger: (logger.level, list(logger.handlers)) for logger in (root, warned)}
+    last_resort, shows_warning, own_keys = logging.lastResort, warnings.showwarning, dict(_own_keys)
+    configured = structlog.get_config() if structlog.is_configured() else None
+    try:
+        yield
+    finally:
+        for logger, (level, handlers) in loggers.items():
+            logger.setLevel(level)
+            kept = [each for each in logger.handlers if each not in handlers and not isinstance(each, _LineHandler)]
+            logger.handlers[:] = handlers + kept  # what the user's own code has added stays
+        logging.lastResort = last_resort
+        if warnings.showwarning is not shows_warning:
+            logging.captureWarnings(False)
+        _own_keys.clear()
+        _own_keys.update(own_keys)
+        if configured is None:
+            structlog.reset_defaults()
+        else:
+            structlog.configure(**configured)
 
 
 def _is_ours(name: object) -> bool:

@@ -7,15 +7,17 @@ configuration file and the defaults. `Crew` (room crew) takes the same arguments
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from ..conf.current_folder import current_folder_named
-from ..conf.logging import log_stream, set_up
+from ..conf.logging import log_stream, logging_given_back, set_up
 from ..conf.settings import Settings, load, require
 from ..conf.sources import find_file
 from ..remoting.arguments import FILLED, NONE, PATH, TABLE, TEXT, TEXTS, WHOLE, Filename, check
@@ -86,6 +88,21 @@ def spec_of(handler: Handlers, settings: Settings) -> HandlerSpec:
     return examine_as_set(handler, settings) if isinstance(handler, str) else describe(handler)
 
 
+@contextlib.contextmanager
+def signals_given_back() -> Generator[None]:
+    """What each signal does, and which descriptor hears of them, is as before in the end. A loop gives nothing back:
+    asyncio's leaves what Python does by default, uvloop's its own handlers (0.23)."""
+    before = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    woken = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None and signal.getsignal(number) is not handler:  # None: it is not one of Python's
+                signal.signal(number, handler)
+        signal.set_wakeup_fd(woken)
+
+
 @current_folder_named()
 def consume(
     handler: Handlers,
@@ -100,6 +117,9 @@ def consume(
     config: Filename | None = None,
 ) -> Summary:
     """Consume with `handler` until TERM or INT; how it ended.
+
+    Meanwhile all signals that `rocketcrew run` obeys are its own, and logging is set up as there. When it ends, also by an
+    error, both are as before: signals' handlers, structlog's configuration, the root logger.
 
     `handler` may be any callable, also a lambda, "package.module:function", a module ("shop") with one handler or with
     several that name their topics, or a list of such handlers. `topics` are written as "topic" or "topic:tagA || tagB";
@@ -131,8 +151,13 @@ def consume(
     )  # fmt: skip
     if not (found.cluster.name_servers or found.cluster.namesrv_domain):
         raise UsageError(NO_NAME_SERVER)
-    stream = log_stream(found.log.file, sys.stderr)
-    set_up(found.log.format, found.log.level, stream, "consume", group=found.consumer.group)
-    spec = spec_of(handler, found)
-    check_named(with_topics(found, spec))
-    return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())
+    with contextlib.ExitStack() as ends:
+        stream = log_stream(found.log.file, sys.stderr)
+        if stream is not sys.stderr:
+            ends.callback(stream.close)
+        ends.enter_context(logging_given_back())
+        ends.enter_context(signals_given_back())
+        set_up(found.log.format, found.log.level, stream, "consume", group=found.consumer.group)
+        spec = spec_of(handler, found)
+        check_named(with_topics(found, spec))
+        return asyncio.run(Supervisor(found, spec, notify=Notify(os.environ, os.getpid())).run())

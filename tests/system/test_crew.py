@@ -347,21 +347,27 @@ def test_the_file_of_the_folder_is_read_and_arguments_come_first(broker: LocalBr
         crew.start()
 
 
-def test_consume_is_blocking_and_reads_the_file_too(broker: LocalBroker, here: Path) -> None:
+def test_consume_is_blocking_reads_the_file_too_and_leaves_the_process_as_it_was(
+    broker: LocalBroker, here: Path
+) -> None:
     topic = broker.topic()
     send(broker, topic, 1)
     (here / "rocketcrew.toml").write_text(
         f'[consumer]\ngroup = "g"\n[cluster]\nname_servers = ["{broker.name_server}"]\n'
     )
     (here / "script.py").write_text(
-        "import os, signal\nfrom rocketcrew import consume\n\n"
+        "import logging, os, signal, structlog\nfrom rocketcrew import consume\n\n"
         "def handle(message):\n    os.kill(SUPERVISOR, signal.SIGTERM)\n    return {'n': 1}\n\n"
+        "def state():\n    handlers = [signal.getsignal(number) for number in signal.valid_signals()]\n"
+        "    return handlers, logging.root.handlers[:], logging.root.level, structlog.is_configured()\n\n"
         "if __name__ == '__main__':\n    SUPERVISOR = os.getpid()\n"
+        "    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):\n        signal.signal(number, print)\n"
+        "    logging.basicConfig(level=logging.ERROR)\n    before = state()\n"
         f"    summary = consume(handle, topics={topic!r}, workers=1, schema='n int', settings={{'spark.load': False}})\n"
-        "    print(summary.counters['done_messages'], summary.exit_code)\n"
+        "    print(summary.counters['done_messages'], summary.exit_code, state() == before)\n"
     )
     done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert done.stdout.split() == ["1", "0"], done.stderr
+    assert done.stdout.split() == ["1", "0", "True"], done.stderr
 
 
 def test_the_page_about_notebooks_runs_as_it_is_written(broker: LocalBroker, here: Path) -> None:
