@@ -17,6 +17,7 @@ import zlib
 from typing import Final
 
 from .outcomes import Outcomes
+from .versions import later_version
 
 FACTS_VERSION: Final = 3
 FACTS_SUFFIX: Final = ".facts"
@@ -30,20 +31,23 @@ def facts_to_text(facts: Outcomes) -> str:
     return f"{_MAGIC.decode()}{FACTS_VERSION} {_check(body.encode())}\n{body}\n"
 
 
-def _check(body: bytes) -> str:
+def _check(body: bytes, version: int = FACTS_VERSION) -> str:
     """Of the version too, which a flipped bit could make another one that is read."""
-    return f"{zlib.crc32(str(FACTS_VERSION).encode() + body):08x}"
+    return f"{zlib.crc32(str(version).encode() + body):08x}"
 
 
-def facts_from_bytes(data: bytes) -> Outcomes:
-    """What `facts_to_text` wrote. Raises ValueError for anything else, also for a file that was changed or cut off."""
+def facts_from_bytes(data: bytes, where: object = "the file of facts") -> Outcomes:
+    """What `facts_to_text` wrote. Raises LaterVersionError for what a later version wrote, ValueError for anything else, also
+    for a file that was changed or cut off."""
     head, _, rest = data.partition(b"\n")
     if not head.startswith(_MAGIC):
         raise ValueError("not a file of facts")
     version, _, check = head.removeprefix(_MAGIC).decode("ascii").partition(" ")
-    if version != str(FACTS_VERSION):
-        raise ValueError(f"facts of version {version}, this program knows {FACTS_VERSION}")
     body, end, more = rest.partition(b"\n")
+    if version != str(FACTS_VERSION):
+        if version.isdigit() and int(version) > FACTS_VERSION and check == _check(body, int(version)):
+            raise later_version(where, f"version {version}", FACTS_VERSION)
+        raise ValueError(f"facts of version {version}, this program knows {FACTS_VERSION}")
     if not end or more or check != _check(body):
         raise ValueError("the facts are damaged: their checksum is another one")
     return Outcomes.from_json(json.loads(body))

@@ -21,6 +21,7 @@ from typing import Any
 from ..conf.segment_format import OPEN_DIR
 from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..durable.room import unusable
+from ..durable.versions import LaterVersionError, check_version
 from ..remoting.errors import RocketcrewError, UsageError
 from ..source.offsets import Offsets, from_json, to_json
 from .hands import HANDS_DIR
@@ -172,11 +173,12 @@ class Home:
     def _state(self) -> State:
         try:
             told: dict[str, Any] = json.loads(self._state_path.read_text())
-            if told["version"] != STATE_VERSION:
-                raise ValueError(f"version {told['version']!r}, this program knows {STATE_VERSION}")
+            check_version(told["version"], STATE_VERSION, self._state_path)
             return State(str(told["query"]), int(told["done"]), int(told["table_batch"]), from_json(told["ends"]))
         except FileNotFoundError:
             return State("", -1, 0, {})
+        except LaterVersionError:
+            raise
         except (ValueError, KeyError, TypeError, UsageError) as error:
             raise UsageError(f"{self._state_path} is not understood: {type(error).__name__}: {error}") from None
 

@@ -20,6 +20,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.versions import check_version
 from .cuts import NO_TOP, Proof, above_all, comes_behind, divided, newer_than, proof, top_with_pieces
 from .plan import Ends, SegmentFacts, Top
 
@@ -44,12 +45,11 @@ class EpochRequest:
         return json.dumps(told, separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: bytes) -> EpochRequest:
-        """What `to_json` wrote. Raises ValueError for anything else."""
+    def from_json(cls, text: bytes, where: object = "the request for epochs") -> EpochRequest:
+        """What `to_json` wrote. Raises LaterVersionError for that of a later version, ValueError for anything else."""
         try:
             data: dict[str, Any] = json.loads(text)
-            if data["version"] != REQUEST_VERSION:
-                raise ValueError(f"version {data['version']!r}, this program knows {REQUEST_VERSION}")
+            check_version(data["version"], REQUEST_VERSION, where)
             return cls(
                 tuple(QueueKey.from_json(key) for key in data["queues"]),
                 frozenset(str(one) for one in data["segments"]),

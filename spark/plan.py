@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from ..conf.columns import Column
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.versions import check_version
 from .costs import Costs
 
 PLAN_VERSION = 2
@@ -236,17 +237,16 @@ def _parts(plan: Plan) -> Iterable[OffsetSet]:
     yield from (take.part for take in plan.takes if take.part is not None)
 
 
-def plan_from_json(text: str) -> Plan:
-    """The plan that `plan_to_json` wrote. Raises ValueError for anything else."""
+def plan_from_json(text: str, where: object = "the plan") -> Plan:
+    """The plan that `plan_to_json` wrote. Raises LaterVersionError for a later version's, ValueError for anything else."""
     try:
-        return _plan_from(json.loads(text))
+        return _plan_from(json.loads(text), where)
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"not a plan: {type(error).__name__}: {error}") from None
 
 
-def _plan_from(data: dict[str, Any]) -> Plan:
-    if data["version"] != PLAN_VERSION:
-        raise ValueError(f"the plan has version {data['version']!r}, this program knows {PLAN_VERSION}")
+def _plan_from(data: dict[str, Any], where: object) -> Plan:
+    check_version(data["version"], PLAN_VERSION, where)
     keys = [QueueKey.from_json(key) for key in data["queues"]]
 
     def resolve(part: object) -> OffsetSet:

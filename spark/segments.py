@@ -40,6 +40,7 @@ from ..conf.segment_format import (
     sound_batches,
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
+from ..durable.versions import later_version
 from .errors import BadSegmentError
 from .plan import Ends, SegmentFacts, Take
 
@@ -165,6 +166,8 @@ def _checked_columns(path: Path) -> tuple[Column, ...]:
     if version is None:
         raise BadSegmentError(f"not written by rocketcrew: its schema has no {META_VERSION.decode()}")
     if version != str(FORMAT_VERSION).encode():
+        if version.isdigit() and int(version) > FORMAT_VERSION:
+            raise later_version(path, f"version {int(version)}", FORMAT_VERSION)
         raise BadSegmentError(
             f"of format version {version.decode(errors='replace')}, this program reads {FORMAT_VERSION}"
         )

@@ -145,7 +145,7 @@ class Staging:
         before = self._known.get(path)
         if before is not None and before[0] == file:
             return before[1]
-        facts = facts_from_bytes(path.read_bytes())
+        facts = facts_from_bytes(path.read_bytes(), path)
         self._known[path] = file, facts
         return facts
 
@@ -155,10 +155,11 @@ class Staging:
         return Outcomes.union(found[name] for name in plan.facts if name in found)
 
     def set_damaged_aside(self) -> None:
-        """Files that say what became of records, or what is settled, and cannot be read: they go to bad/."""
+        """Files that say what became of records, or what is settled, and cannot be read: they go to bad/. Those of a later
+        version stay: raises LaterVersionError."""
         for path in self._named(FACTS_SUFFIX, LEFT_SUFFIX):
             try:
-                facts_from_bytes(path.read_bytes())
+                facts_from_bytes(path.read_bytes(), path)
             except FileNotFoundError:
                 continue
             except ValueError as error:
@@ -213,7 +214,7 @@ class Staging:
         """What `reset --reprocess` asks for. Raises LoaderError when it can't be read: passing it over would drop rows."""
         path = self.root / EPOCH_FILE
         try:
-            return EpochRequest.from_json(path.read_bytes())
+            return EpochRequest.from_json(path.read_bytes(), path)
         except FileNotFoundError:
             return NO_REQUEST
         except ValueError as error:
@@ -250,7 +251,7 @@ class Staging:
         plans: list[Plan] = []
         for path in sorted(self.plans.glob(f"[!.]*{suffix}")):
             try:
-                plans.append(plan_from_json(path.read_text(encoding="utf-8")))
+                plans.append(plan_from_json(path.read_text(encoding="utf-8"), path))
             except ValueError as error:
                 # Safe to set aside: were it committed, its records are in the table's loaded set and dropped next time.
                 self._set_aside(path, f"not a plan that this program understands: {error}", OffsetSet())
@@ -333,7 +334,7 @@ class Staging:
     def bad_segments(self) -> tuple[int, OffsetSet]:
         """How many files lie in bad/, and around which records they are: those are not to be taken for loaded.
 
-        So a segment that is repaired, or that a newer program can read, may be put back into ready/ and is loaded.
+        So a segment that is repaired may be put back into ready/ and is loaded.
         """
         held: list[OffsetSet] = []
         count = 0
@@ -355,7 +356,10 @@ class Staging:
 
 
 def inspect(file: ReadyFile) -> SegmentFacts | str | None:
-    """The facts of a file in ready/, or why it is bad; None when somebody took it away meanwhile."""
+    """The facts of a file in ready/, or why it is bad; None when somebody took it away meanwhile.
+
+    Raises LaterVersionError: it is not set aside, as its rows would be missing without a word, and no other is loaded.
+    """
     if not is_segment_name(file.path.name):
         return "not named as segments are: <worker>-<number>.arrows"
     try:

@@ -12,11 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
+from ..durable.versions import check_version
 from ..remoting.errors import UsageError
 from .delta_log import LOG_DIR, is_delta
 from .iceberg_catalog import is_iceberg
 from .object_store import STATE_DIR, Place
 
+STATE_VERSION: Final = 2
+"""Of a state file (table_state.py)."""
 _BATCH: Final = re.compile(r"batch_id=(\d+)")
 _FORMATS: Final = {
     "parquet": "pyarrow or parquet",
@@ -30,14 +33,18 @@ _STATE: Final = re.compile(r"(\d+)-.*\.json")
 def table_columns(table: Place) -> tuple[tuple[str, str], ...]:
     """Name and Spark type of each column; none when there is no table yet, or nothing that can be read of it.
 
-    Raises LoaderError when an S3 server can't be asked.
+    Raises LaterVersionError for a table that a later version has loaded, as no loader of this one could, and LoaderError when
+    an S3 server can't be asked.
     """
     try:
         states = _states(table)
         if not states:
             return ()
-        return tuple((str(name), str(type_)) for name, type_ in json.loads(states[max(states)].read_bytes())["columns"])
-    except (OSError, ValueError, KeyError, TypeError):
+        newest = states[max(states)]
+        state = json.loads(newest.read_bytes())
+        check_version(state.get("version", STATE_VERSION), STATE_VERSION, newest)
+        return tuple((str(name), str(type_)) for name, type_ in state["columns"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return ()
 
 

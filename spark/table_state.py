@@ -18,6 +18,7 @@ from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.files import make_folders, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import BatchOutcomes
+from ..durable.versions import check_version
 from ..remoting.errors import UsageError
 from .accounts import Accounts
 from .cuts import cuts_to_json, with_cuts
@@ -25,9 +26,9 @@ from .errors import LoaderError, unusable
 from .object_store import Place, write_whole
 from .outcome_levels import FAN, SUFFIX, OutcomeLevels, Part
 from .plan import Plan, Top
+from .table_columns import STATE_VERSION
 from .targets.target import TableState
 
-STATE_VERSION = 2
 OUTCOMES_SUFFIX = SUFFIX
 _SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz)(.+)\.json\.gz")
 """A commit's own file, `<batch>-<plan id>`; plan ids begin with the number too, but have no point in them."""
@@ -57,11 +58,11 @@ def write_state(
 
 
 def read_state(path: Place) -> TableState:
-    """The state in the file `path`. Raises LoaderError when it is missing or not understood."""
+    """The state in the file `path`. Raises LaterVersionError for that of a later version, LoaderError when it is missing or
+    not understood."""
     try:
         data: dict[str, Any] = json.loads(path.read_bytes())
-        if data["version"] != STATE_VERSION:
-            raise ValueError(f"version {data['version']!r}, this program knows {STATE_VERSION}")
+        check_version(data["version"], STATE_VERSION, path)
         accounts = _queues_from_json(data)
         return TableState(
             batch=int(data["batch"]),

@@ -25,6 +25,7 @@ from pathlib import Path
 import structlog
 
 from ..conf.segment_format import READY_DIR, ready_files
+from ..remoting.errors import UsageError
 from ..workers.sealing import open_segments
 from .core.journal import JournalState
 from .keeping import keep
@@ -97,7 +98,7 @@ class Neighbours:
                     if path not in self._free:
                         continue
                     count = None if left else take_sealed(self._slot, other, self._told)
-            except (OSError, ValueError) as error:  # of a file that is no text, too
+            except (OSError, ValueError, UsageError) as error:  # of a file that is no text or of a later version, too
                 refuse(path.name, self._told, reason=str(error), remedy="it is tried again and again")
                 continue
             if left:

@@ -264,7 +264,7 @@ def _settled_facts(segments: Path) -> Iterable[OffsetSet]:
     """What its files of facts say is settled, and what the loader has left of such. Damaged ones are the loader's to name.
     A loader may run: what it deletes is in the table, or in the file that it has written before."""
     found = read_sealed(
-        segments / OUTCOMES_DIR, FACTS_SUFFIX, LEFT_SUFFIX, read=lambda path: facts_from_bytes(path.read_bytes())
+        segments / OUTCOMES_DIR, FACTS_SUFFIX, LEFT_SUFFIX, read=lambda path: facts_from_bytes(path.read_bytes(), path)
     )
     return [facts.of_kind(SETTLED) for facts in found.values()]
 
@@ -500,7 +500,7 @@ def _join_requests(segments: Path, sources: Iterable[Path]) -> None:
     requests: list[EpochRequest] = []
     for path, text in texts.items():
         try:
-            requests.append(EpochRequest.from_json(text))
+            requests.append(EpochRequest.from_json(text, path))
         except ValueError as error:
             raise UsageError(
                 f"{path} is not understood: {error}. Move it away, and run `rocketcrew reset --reprocess` again"

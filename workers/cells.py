@@ -49,6 +49,7 @@ from resource import RUSAGE_SELF, getrusage
 from typing import Final, NamedTuple
 
 from ..durable.mounts import boot_id
+from ..durable.versions import LaterVersionError, later_version
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from .packets import QueueInfo
@@ -162,7 +163,7 @@ class CellFile:
         """Open or create; existing cells are kept (a dead run's may still be wanted). `slots` >= 1; `place` as give_place,
         `boot` as boot_number.
 
-        Raises OSError, with the path, where the disk has no room for it.
+        Raises OSError, with the path, where the disk has no room for it, and LaterVersionError.
         """
         if slots < 1:
             raise UsageError(f"cell file {path}: {slots} slots, at least 1 is needed")
@@ -170,17 +171,23 @@ class CellFile:
         self._boot = boot()
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            self._map = self._map_file(slots, place)
+            self._map = self._map_file(path, slots, place)
         except OSError as error:
             os.close(self._fd)
             raise OSError(error.errno, error.strerror, str(path)) from error
+        except LaterVersionError:
+            os.close(self._fd)
+            raise
         self._words = memoryview(self._map).cast("Q")
         self._words[0] = MAGIC
         self.slots = (len(self._map) - HEAD_WORDS * 8) // CELL_BYTES
 
-    def _map_file(self, slots: int, place: Place) -> mmap.mmap:
-        if os.pread(self._fd, 8, 0) != MAGIC.to_bytes(8, "little"):
-            os.ftruncate(self._fd, 0)  # new, or of another layout: there is nothing to be read in it
+    def _map_file(self, path: Path, slots: int, place: Place) -> mmap.mmap:
+        found, ours = os.pread(self._fd, 8, 0), MAGIC.to_bytes(8, "little")
+        if found != ours:
+            if found[:7] == ours[:7] and found > ours:
+                raise later_version(path, f"layout {found[7:].decode(errors='replace')}", ours[7] - ord("0"))
+            os.ftruncate(self._fd, 0)  # new, or of an earlier layout: there is nothing to be read in it
         size = max(slots * CELL_BYTES + HEAD_WORDS * 8, os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, size)
         place(self._fd, 0, size)  # also in a file that is there: a copy may have holes

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from ...durable.intervals import Intervals, IntervalSet
+from ...durable.versions import later_version
 from ...remoting.errors import RocketcrewError
 from ...remoting.queues import MessageQueue
 from .actions import Action, Commit, JournalCommitted, JournalDone, JournalGoesOn, JournalLost, JournalSealed, Pull
@@ -387,13 +388,17 @@ def snapshot(state: JournalState) -> tuple[bytes, JournalEncoder]:
 def replay(data: bytes, where: str) -> tuple[JournalState, int]:
     """The state that the bytes hold, and how many bytes of them are whole.
 
-    Raises JournalError when `data` is not a journal of this version (`where` names the file in the message). An empty
-    file is an empty journal: a process may die between making it and writing the header.
+    Raises LaterVersionError when a later version has written `data`, JournalError when it is no journal of this one (`where`
+    names the file in the message). An empty file is an empty journal: a process may die between making it and writing the
+    header.
     """
     state = JournalState()
     if len(data) < len(MAGIC):
         return state, 0
-    if data[: len(MAGIC)] != MAGIC:
+    magic = data[: len(MAGIC)]
+    if magic[:-1] == MAGIC[:-1] and magic[-1:].isdigit() and magic > MAGIC:
+        raise later_version(where, f"format {magic[-1:].decode()}", int(MAGIC[-1:]))
+    if magic != MAGIC:
         raise JournalError(
             f"{where} is not a rocketcrew journal of this version (it begins with {data[:4]!r}): move it away to start"
             " without it, messages that were finished but not committed will run again"
@@ -408,12 +413,12 @@ def replay(data: bytes, where: str) -> tuple[JournalState, int]:
         if not 0 < length <= BLOCK_BYTES_MAX or end > len(data) or zlib.crc32(payload) != crc:
             break
         try:
-            for entry in _records(payload, names):
+            for entry in _records(payload, names, where):
                 state.apply(entry)
         except (struct.error, LookupError, ValueError, TypeError) as error:
             raise JournalError(
-                f"{where} is damaged at byte {at} or written by a newer version of rocketcrew ({error!r}): move it away to"
-                " start without it, messages that were finished but not committed will run again"
+                f"{where} is damaged at byte {at} ({error!r}): move it away to start without it, messages that were finished"
+                " but not committed will run again"
             ) from error
         at = end
     return state, at
@@ -425,7 +430,7 @@ class _Names:
     workers: dict[int, str] = field(default_factory=lambda: {0: ""})
 
 
-def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
+def _records(payload: bytes, names: _Names, where: str) -> Iterator[Entry]:
     at = 0
     while at < len(payload):
         kind = payload[at]
@@ -468,4 +473,6 @@ def _records(payload: bytes, names: _Names) -> Iterator[Entry]:
             else:
                 names.workers[number] = text
         else:
-            raise ValueError(f"record of kind {kind}")
+            raise (
+                later_version(where, f"records of kind {kind}", _K_RUN) if kind > _K_RUN else ValueError(f"kind {kind}")
+            )

@@ -241,7 +241,7 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
     (ready / "w-79.arrows").symlink_to("nowhere")
     cut = segments.write_segment(world.roots[0], "cut", 1, [[record(4)], [record(5)]])
     cut.write_bytes(cut.read_bytes()[:-40])
-    newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)]], version=2)
+    older = segments.write_segment(world.roots[0], "older", 1, [[record(6)]], version=0)
     loader = world.loader()
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 20))
     segments.filtered(world.roots[0], (*QUEUE[:4], 0, 20))
@@ -250,7 +250,7 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
     world.assert_exact()
     reasons = {path.name: json.loads(path.read_text()) for path in (world.roots[0] / "bad").glob("*.reason.json")}
     assert len(reasons) == 6
-    assert "version 2" in reasons[f"{newer.name}.reason.json"]["reason"]
+    assert "version 0" in reasons[f"{older.name}.reason.json"]["reason"]
     assert "cut off" in reasons[f"{cut.name}.reason.json"]["reason"]
     assert "leads nowhere" in reasons["w-79.arrows.reason.json"]["reason"]
     assert world.state()["loaded"] == [[*QUEUE[:4], [0, 4, 1, 1, 1, 13]]], (
@@ -260,12 +260,12 @@ def test_bad_files_are_set_aside_and_the_others_are_loaded(world: World, segment
 
 def test_a_repaired_segment_is_loaded_though_its_records_are_settled(world: World, segments: Any) -> None:
     record = segments.Record
-    newer = segments.write_segment(world.roots[0], "newer", 1, [[record(6)], [record(8)]], version=2)
+    older = segments.write_segment(world.roots[0], "older", 1, [[record(6)], [record(8)]], version=0)
     world.seal([record(1), record(9)])
     segments.settle(world.roots[0], (*QUEUE[:4], 0, 20))
     segments.filtered(world.roots[0], (*QUEUE[:4], 0, 20))
     world.drain(world.loader())
-    (world.roots[0] / "bad" / newer.name).unlink()
+    (world.roots[0] / "bad" / older.name).unlink()
     world.seal([record(6), record(8)])
     world.drain(world.loader())
     world.assert_exact()
@@ -371,7 +371,7 @@ def test_a_folder_of_somebody_else_is_refused(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", '{"version":9}', '{"version":2,"batch":1,"plan":"x","names":[],"queues":[1],"columns":[]}']
+    "text", ["", "{}", '{"version":1}', '{"version":2,"batch":1,"plan":"x","names":[],"queues":[1],"columns":[]}']
 )
 def test_a_table_whose_state_is_damaged_stops_loudly(world: World, segments: Any, text: str) -> None:
     world.seal([segments.Record(1)])

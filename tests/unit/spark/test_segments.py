@@ -116,7 +116,7 @@ def test_what_is_no_segment_is_named(tmp_path: Path, segments: Any) -> None:
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, pa.schema([("a", pa.int32())])):
         pass
     bad(path, "not written by rocketcrew")
-    bad(segments.write_segment(tmp_path, "w", 1, [[segments.Record(1)]], version=2), "version 2")
+    bad(segments.write_segment(tmp_path, "w", 1, [[segments.Record(1)]], version=0), "version 0")
     schema = segments.segment_schema()
     for broken, match in (
         (schema.remove(3), "key column 3 should be _queue_id"),
