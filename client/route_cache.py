@@ -91,9 +91,15 @@ class RouteCache:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._saved = b""
+        self._read: KnownRoutes | None = None
+        """By `load`: a file that cannot be used is named once."""
 
     def load(self) -> KnownRoutes:
         """What was known when it was last saved; nothing when there is no file that can be used."""
+        self._read = self._loaded()
+        return self._read
+
+    def _loaded(self) -> KnownRoutes:
         try:
             with self.path.open("rb") as file:
                 data = file.read(FILE_BYTES_MAX + 1)
@@ -108,8 +114,10 @@ class RouteCache:
 
     def load_all(self) -> Iterator[KnownRoutes]:
         """What was known here, and then what the folders beside this one have in such files."""
-        for path in sorted(self.path.parent.parent.glob(f"*/{self.path.name}"), key=lambda path: path != self.path):
-            yield RouteCache(path).load()
+        yield self.load() if self._read is None else self._read
+        for path in sorted(self.path.parent.parent.glob(f"*/{self.path.name}")):
+            if path != self.path:
+                yield RouteCache(path).load()
 
     def save(self, known: KnownRoutes) -> None:
         """Write it if it changed. A failure is logged: without the file only a start without name servers fails."""

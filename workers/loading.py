@@ -431,8 +431,8 @@ def refusal(handler: Handler) -> str | None:
     if _lacks_its_object(handler.function):
         method = _short_name(handler.function)
         return (
-            f"handler {handler.name} is a method, which would be called without its object: leave @handler out in the class,"
-            f" and make a handler of an object's method outside of it, as in {method} = handler(obj.{method})"
+            f"handler {handler.name} is a method, which would be called without its object: give an object's method instead,"
+            f" obj.{method}. One that is decorated, too, outside of the class: {method} = handler(obj.{method})"
         )
     expected = "messages" if handler.batch else "message"
     what = "a list of messages (batch=True)" if handler.batch else "one message"

@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from rocketcrew.client.access import Access
 from rocketcrew.client.cluster import Cluster
@@ -53,6 +54,18 @@ def test_a_damaged_file_is_not_used_and_then_replaced(tmp_path, data):
     assert cache.load() == KnownRoutes()
     cache.save(KNOWN)
     assert cache.load().routes == KNOWN.routes
+
+
+def test_a_file_that_cannot_be_used_is_named_once_and_those_beside_it_are_read(tmp_path):
+    cache = RouteCache(tmp_path / "0" / "routes.json")
+    for slot in ("0", "1"):
+        (tmp_path / slot).mkdir()
+    cache.path.write_bytes(b'{"version":1,"name_servers":[],"routes":{}}')
+    RouteCache(tmp_path / "1" / "routes.json").save(KNOWN)
+    with capture_logs() as lines:
+        cache.load()
+        assert list(cache.load_all()) == [KnownRoutes(), KNOWN]
+    assert [line["event"] for line in lines] == ["saved_routes_not_used"]
 
 
 def test_the_file_is_bounded(tmp_path):
