@@ -1,14 +1,23 @@
 """What makes a producer a member of its group: heartbeats to the masters in use, and the sign-off.
 
-A heartbeat goes out every 30 s (the first after a second), and at once on each new connection where the group must be found
-by the broker, which asks after its transactions. Nobody is connected for a heartbeat's sake.
+A heartbeat goes out every 30 s (the first after a second). For a producer that only sends nobody is connected for a
+heartbeat's sake. One that has transactions must be found by the broker that asks after them, which knows it by a connection
+with a heartbeat on it, asks only so often and then drops the message. So for such a one
 
-Source: client/impl/factory/MQClientInstance.java (sendHeartbeatToAllBrokerWithLock).
+- heartbeats go to all masters of its topics, and at once on each new connection;
+- a connection that is lost is made anew, though nothing is sent: after a second, then at longer waits while the broker is
+  down, up to the interval of heartbeats (Java: at its next heartbeat);
+- its topics' routes stay in use, however long ago it has sent there and however long their brokers are away. Its default
+  topic is one of them: so one is asked that has sent nothing yet, wherever brokers make topics by themselves.
+
+Source: client/impl/factory/MQClientInstance.java (sendHeartbeatToAllBrokerWithLock); the default topic is 4.9's
+(DefaultMQProducerImpl.start), which 5.x has no more.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -21,6 +30,8 @@ from .operations import Operations
 
 HEARTBEAT_INTERVAL_MS = 30_000
 FIRST_HEARTBEAT_MS = 1_000
+RECONNECT_FIRST_MS = 1_000
+HELD_TOPICS_MAX = 4_096
 UNREGISTER_TIMEOUT_MS = 1_000
 
 _log = get_logger("rocketcrew.client")
@@ -36,18 +47,31 @@ class Presence:
         self._interval_ms = interval_ms
         self._refresh = refresh
         self._operations = Operations(cluster)
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stop_listening: Callable[[], object] = lambda: None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._listens: list[Callable[[], object]] = []
+        """Each ends one."""
+        self._held: dict[str, None] | None = None
+        """Topics that brokers may ask about; None: nobody asks."""
+        self._returning: set[str] = set()
+        """Masters whose connection was lost, and is being made anew."""
         self.started = False
 
-    def start(self, *, at_once: bool) -> None:
-        """`at_once`: a heartbeat on each new connection too."""
+    def start(self, asked_about: str | None) -> None:
+        """`asked_about`: the first topic that brokers may ask about; None: they do not ask this producer."""
         self.started = True
+        if asked_about is not None:
+            self._held = {asked_about: None}
+            remoting = self._cluster.remoting
+            self._listens = [remoting.on_connect(self._connected), remoting.on_close(self._lost)]
+            self._run(self._keep_held())
         self._run(self._keep_alive())
         if self._refresh:  # apart from the heartbeats: a name server that is silent must not hold them up
             self.repeat(self._cluster.refresh, self._interval_ms)
-        if at_once:
-            self._stop_listening = self._cluster.remoting.on_connect(self._connected)
+
+    def hold(self, topic: str) -> None:
+        """Brokers may ask about this topic too, from now on."""
+        if self._held is not None and len(self._held) < HELD_TOPICS_MAX:
+            self._held[topic] = None
 
     def repeat(self, work: Callable[[], Awaitable[None]], interval_ms: int) -> None:
         """Do this too, again and again."""
@@ -62,13 +86,14 @@ class Presence:
     async def leave(self) -> None:
         """End the work, and tell the brokers in use that we are gone."""
         self.started = False
-        self._stop_listening()
+        for stop in self._listens:
+            stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(self._unregister(address) for address in self._connected_masters()))
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, object]) -> None:
         task = background(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -84,14 +109,44 @@ class Presence:
         if self.started and address in self._masters():
             self._run(self._heartbeat(address))
 
+    def _lost(self, address: str) -> None:
+        if self.started and address in self._masters() and address not in self._returning:
+            self._returning.add(address)
+            self._run(self._return_to(address))
+
+    async def _return_to(self, address: str) -> None:
+        """Connect with a master by a heartbeat; after the last try here the regular ones go on."""
+        wait_ms = RECONNECT_FIRST_MS
+        try:
+            while wait_ms < self._interval_ms:
+                await asyncio.sleep(wait_ms / 1000)
+                if address not in self._masters() or await self._heartbeat(address):
+                    return
+                wait_ms *= 2
+        finally:
+            self._returning.discard(address)
+
+    async def _keep_held(self) -> None:
+        """Ask for the routes of what brokers may ask about: what was asked for lately is neither forgotten nor borrowed for
+        ever. In a task of its own: a name server that is silent must not hold up the heartbeats."""
+        while True:
+            for topic in tuple(self._held or ()):
+                with contextlib.suppress(
+                    RocketcrewError
+                ):  # asked again; a renewal that fails is logged where it is made
+                    await self._cluster.route(topic)
+            await asyncio.sleep(self._interval_ms / 1000)
+
     async def _keep_alive(self) -> None:
         wait_ms = min(FIRST_HEARTBEAT_MS, self._interval_ms)
         while True:
             await asyncio.sleep(wait_ms / 1000)
             wait_ms = self._interval_ms
-            await asyncio.gather(*map(self._heartbeat, self._connected_masters()))
+            masters = self._connected_masters() if self._held is None else self._masters()
+            await asyncio.gather(*map(self._heartbeat, masters))
 
-    async def _heartbeat(self, address: str) -> None:
+    async def _heartbeat(self, address: str) -> bool:
+        """Whether the broker knows us now."""
         data = HeartbeatData(self._cluster.client_id, producer_data_set=(ProducerData(self._group),))
         try:
             wait_ms = self._cluster.access.heartbeat_timeout_ms(self._interval_ms)
@@ -99,6 +154,8 @@ class Presence:
         except RocketcrewError as error:
             broker = self._cluster.broker_at(address)
             _log.warning("heartbeat_failed", broker=broker, address=address, error=str(error))
+            return False
+        return True
 
     async def _unregister(self, address: str) -> None:
         try:

@@ -4,8 +4,8 @@ How one send tries again is in sending.py, what a message becomes in outgoing.py
 
 Source: client/producer/{DefaultMQProducer,TransactionMQProducer}.java.
 
-In the background: a heartbeat to the masters in use every 30 s, and at once on a new connection where the group has
-transactions to be asked about; the routes renewed if the cluster is the producer's own.
+In the background: a heartbeat to the masters in use every 30 s, and to all masters of its topics where the group has
+transactions to be asked about (presence.py); the routes renewed if the cluster is the producer's own.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class Producer:
         await self.close()
 
     def start(self) -> None:
-        """Begin the background work. Nothing is connected before the first send."""
+        """Begin the background work. Without a `check` nothing is connected before the first send."""
         if self._closed:
             raise UsageError("this producer is closed: make a new one")
         self._enter()
@@ -223,7 +223,7 @@ class Producer:
             )
         if self._trace is not None:
             self._trace.start()
-        self._presence.start(at_once=self._check_back is not None)
+        self._presence.start(self._options.default_topic if self._check_back is not None else None)
         if self._rules.latency_faults and self._rules.probe_unreachable:
             self._presence.repeat(self._sender.probe, PROBE_INTERVAL_MS)
 
@@ -433,6 +433,7 @@ class Producer:
         self.refuse_without_check()
         with self._spans.sending(message, kind="transaction") as sending:
             half = prepare_half(sending.messages[0], self._options, unique_id=self._next_id(), now_ms=self._now_ms())
+            self._presence.hold(self.cluster.access.wrap(message.topic))
             return sending.sent(await self._sender.send(half, self._timeout(timeout_ms), None))
 
     def refuse_without_check(self) -> None:

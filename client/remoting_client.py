@@ -104,9 +104,10 @@ class Remoting:
         self._on_connect.append(callback)
         return lambda: self._on_connect.remove(callback)
 
-    def on_close(self, callback: Callable[[str], None]) -> None:
-        """Call this too for each connection that is gone."""
+    def on_close(self, callback: Callable[[str], None]) -> Callable[[], object]:
+        """Call this too for each connection that is gone, until what is returned is called, once."""
         self._on_close.append(callback)
+        return lambda: self._on_close.remove(callback)
 
     @property
     def addresses(self) -> list[str]:

@@ -7,7 +7,8 @@
    producer of the group, by default after 6 s and then every 30 s, at most 15 times (CHECK_TRANSACTION_STATE). Any member
    of the group may be asked, not only the sender: what happened must be read from the database, not from memory.
 
-The broker knows the group's members from heartbeats, so that a producer that checks sends one on every new connection.
+The broker knows the group's members from heartbeats, so that a producer that checks keeps sending them to every broker that
+may ask (presence.py).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendMessageInTransaction, checkTransactionState, endTransaction),
 client/impl/ClientRemotingProcessor.java (checkTransactionState).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 
 from fault_servers import Site, run_site
-from harness import WAIT_S, Crew, patient_producer, send_numbers, wait_until
+from harness import WAIT_S, Crew, patient_producer, send_numbers, stored_messages, wait_until
 from needs import need_jars
 from servers import wait_until_answered
 
+from rocketcrew import CheckedMessage, LocalTransactionState
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.selection import to_queue
@@ -95,6 +97,31 @@ def test_masters_slaves_and_brokers_that_come_back_know_us_until_we_leave(site: 
     assert code == 0
     assert [clients_at(site, name) for name in names] == [[], [], []]
     assert slave.address not in brokers_told_of(crew, "gone")
+
+
+def test_a_producer_that_sends_nothing_more_is_asked_by_a_broker_that_was_killed(site: Site) -> None:
+    asked: list[str] = []
+    was_killed = threading.Event()
+
+    def check(message: CheckedMessage) -> LocalTransactionState:
+        asked.append(message.transaction_id)
+        return LocalTransactionState.COMMIT_MESSAGE if was_killed.is_set() else LocalTransactionState.UNKNOW
+
+    with patient_producer(site, "present-tx-group", check=check) as producer:
+        half = OutgoingMessage(TOPIC, b"half", keys="half")
+        sent = producer.send_in_transaction(half, lambda *_: LocalTransactionState.UNKNOW).send
+        wait_until(lambda: bool(asked), WAIT_S, "the broker to ask")
+        broker = site.broker(sent.mq.broker_name)
+        broker.kill()
+        was_killed.set()
+        before = len(asked)
+        broker.start(GRACEFUL)
+        wait_until(lambda: len(asked) > before, WAIT_S, "the broker to ask again")
+        wait_until(
+            lambda: b"half" in [message.body for message in stored_messages(site.name_server, TOPIC)],
+            WAIT_S, "the message of the transaction",
+        )  # fmt: skip
+    assert set(asked) == {sent.message_id}
 
 
 def test_a_broker_that_shuts_down_sends_us_away(site: Site) -> None:
