@@ -30,6 +30,8 @@ _STATUS = {
     int(ResponseCode.FLUSH_SLAVE_TIMEOUT): SendStatus.FLUSH_SLAVE_TIMEOUT,
     int(ResponseCode.SLAVE_NOT_AVAILABLE): SendStatus.SLAVE_NOT_AVAILABLE,
 }
+STORED_CODES = frozenset(_STATUS)
+"""Of answers to sends that say that the message is stored."""
 
 
 @dataclass(frozen=True, slots=True)

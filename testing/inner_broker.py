@@ -39,7 +39,7 @@ from ..remoting.headers import (
     SendRequestV2,
     UpdateOffset,
 )
-from ..remoting.names import DEFAULT_TOPIC, INNER_PRODUCER_GROUP, RETRY_PREFIX, SCHEDULE_TOPIC
+from ..remoting.names import DEFAULT_TOPIC, RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.properties import encode_properties
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message
@@ -251,7 +251,7 @@ class Requests:
         if action.mode is Mode.DEAD_LETTER:
             times = self._reconsume_max + 1
         header = SendRequestV2(
-            producer_group=INNER_PRODUCER_GROUP, topic=RETRY_PREFIX + self._group, default_topic=DEFAULT_TOPIC,
+            producer_group=self._group, topic=RETRY_PREFIX + self._group, default_topic=DEFAULT_TOPIC,
             default_topic_queue_nums=1, queue_id=0, sys_flag=0, born_timestamp=message.born_timestamp_ms, flag=message.flag,
             properties=encode_properties(properties), reconsume_times=times, max_reconsume_times=self._reconsume_max,
         )  # fmt: skip

@@ -7,6 +7,9 @@ A broker notes in the first retry record which topic the message was in (RETRY_T
 group has of another group's retries or dead letters would come again as a message of that group's topic, for which it has a
 different handler or none: that goes out by an ordinary send, which notes the topic anew.
 
+The last attempt of an ordered message goes out by an ordinary send first, as with Java's orderly service. Where that is
+refused (no queue may be written, say) its broker is asked for the dead letter by a send-back, as its queue waits for that.
+
 A retry has more properties than the message that failed, and no record holds more than 32767 bytes of them. A message that is
 nearly there is refused in both ways, by genuine brokers too, and Java's client tries for ever. Here the handler gets it again
 (core/retries.py) until its attempts are used up; then it is a dead letter without its longest properties, which it names.
@@ -23,6 +26,7 @@ from ...client.asking import ask
 from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import SEND_BACK_TIMEOUT_MS, Operations
+from ...client.send_result import STORED_CODES
 from ...remoting.codes import (
     SYSFLAG_COMPRESSED,
     SYSFLAG_COMPRESSION_MASK,
@@ -33,7 +37,7 @@ from ...remoting.codes import (
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError
 from ...remoting.headers import SendBack, SendRequestV2
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import INNER_PRODUCER_GROUP, RETRY_PREFIX, is_of_group
+from ...remoting.names import RETRY_PREFIX, is_of_group
 from ...remoting.properties import PROPERTIES_MAX_BYTES, decode_properties, encode_properties
 from ...remoting.queues import MessageQueue
 from ...remoting.stored import StoredMessage, decode_message
@@ -59,6 +63,10 @@ _NEVER_CUT = frozenset(
 _PHYSICAL_OFFSET = Struct(">28xq")
 
 log = structlog.get_logger("rocketcrew.send_back")
+
+
+class _UnwritableError(UnreachableError):
+    """No queue of the retry topic may be written: nothing was sent."""
 
 
 class SendBacks:
@@ -90,12 +98,8 @@ class SendBacks:
             except RocketcrewError as error:
                 log.warning("dead_letter_refused", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
         own = message is not None and (self._own_sends or goes_anew(action, message, self._group, locks=self._locks))
-        if not own:
-            try:
-                await self._to_its_broker(action, record, message)
-                return True
-            except RocketcrewError as error:
-                log.warning("send_back_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
+        if not own and await self._taken_by_its_broker(action, record, message):
+            return True
         if message is None or action.facts is not None or (self._locks and not action.last):
             return False
         try:
@@ -103,7 +107,18 @@ class SendBacks:
             return True
         except RocketcrewError as error:
             log.warning("resend_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
+            refused = isinstance(error, BrokerError | _UnwritableError)
+        # The queue of a last attempt stands still until this one is a dead letter. What may be one already is not made again.
+        by_send_back = refused and action.mode is Mode.LAST_ATTEMPT
+        return by_send_back and await self._taken_by_its_broker(action, record, message)
+
+    async def _taken_by_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
+        try:
+            await self._to_its_broker(action, record, message)
+        except RocketcrewError as error:
+            log.warning("send_back_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
             return False
+        return True
 
     def dead_letter_facts(self, action: SendBackAction) -> Mapping[str, str] | None:
         """What a record that becomes a dead letter now is to say of its end; None for another, or where nothing is known.
@@ -206,11 +221,11 @@ class SendBacks:
         topic = RETRY_PREFIX + self._group
         queues = await self._cluster.queues_to_write(topic)
         if not queues:
-            raise UnreachableError(topic, "the route of this topic names no broker that can be written")
+            raise _UnwritableError(topic, "the route of this topic names no broker that can be written")
         mq = self._cluster.random.choice(queues)
         address = await self._cluster.address_of(mq)
         header = SendRequestV2(
-            producer_group=INNER_PRODUCER_GROUP,
+            producer_group=self._group,  # 4.9's ACL asks for its rights (PlainAccessResource); the inner producer's has none
             topic=mq.topic,
             default_topic="TBW102",
             default_topic_queue_nums=4,
@@ -226,7 +241,10 @@ class SendBacks:
             broker_name=mq.broker_name,
         )
         code = RequestCode.SEND_MESSAGE_V2
-        await ask(self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS)
+        await ask(
+            self._cluster.remoting, address, code, header, body=message.body, timeout_ms=SEND_BACK_TIMEOUT_MS,
+            accept=STORED_CODES,
+        )  # fmt: skip
 
 
 def decoded(record: bytes, mq: MessageQueue) -> StoredMessage | None:

@@ -23,6 +23,8 @@ from rocketcrew.remoting.command import Command
 
 ADMIN = Credentials("administrator", "admin-secret-1")
 CREW = Credentials("crewmember", "crew-secret-1")
+GROUPS = ("guarded-group", "guarded-order-group", "TOOLS_CONSUMER")
+"""What `CREW` may read for, and for no other. The last one is what Spark's source reads as."""
 AUTH_CREATE_USER, AUTH_CREATE_ACL = 3001, 3006
 
 PLAIN_ACL = f"""
@@ -37,8 +39,9 @@ accounts:
   whiteRemoteAddress:
   admin: false
   defaultTopicPerm: PUB|SUB
-  defaultGroupPerm: SUB
-"""
+  defaultGroupPerm: DENY
+  groupPerms:
+""" + "".join(f"  - {group}=SUB\n" for group in GROUPS)
 
 _USER = json.dumps({"username": ADMIN.access_key, "password": ADMIN.secret_key})
 _INNER = json.dumps({"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key})
@@ -125,7 +128,10 @@ async def create_crew(servers: Servers) -> None:
     user = {"username": CREW.access_key, "password": CREW.secret_key, "userType": "Normal", "userStatus": "enable"}
     entries = [
         {"resource": "Topic:*", "actions": ["Pub", "Sub", "Get"], "decision": "Allow", "sourceIps": ["127.0.0.1"]},
-        {"resource": "Group:*", "actions": ["Sub", "Get"], "decision": "Allow", "sourceIps": ["127.0.0.1"]},
+        *(
+            {"resource": f"Group:{group}", "actions": ["Sub", "Get"], "decision": "Allow", "sourceIps": ["127.0.0.1"]}
+            for group in GROUPS
+        ),
     ]
     subject = f"User:{CREW.access_key}"
     acl = {"subject": subject, "policies": [{"policyType": "Custom", "entries": entries}]}

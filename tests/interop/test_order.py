@@ -19,7 +19,11 @@ from ordered_trace import Lane, by_key, by_queue, check_order, lines_of, traced
 from servers import CLIENT_OPTIONS, VERSIONS, Java, Servers
 
 from rocketcrew.client import selection
+from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.sync import run_with_cluster
+from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command
 
 ON_BOTH = pytest.mark.parametrize("servers", VERSIONS, ids=str, indirect=True, scope="session")
 QUEUES = 4
@@ -216,3 +220,36 @@ def test_a_message_at_its_limit_goes_to_the_dead_letters_and_the_queue_goes_on(
     } == dict.fromkeys(poor, 3)
     dead = stored_messages(servers.name_server, f"%DLQ%{group}")
     assert {int(message.body) for message in dead} == poor
+
+
+@ON_BOTH
+def test_a_message_at_its_limit_is_a_dead_letter_though_no_topic_may_be_written(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """`mqadmin wipeWritePerm`, as before a broker is taken out: its retry topic has no queue for an ordinary send."""
+    topic, group, poor = "wiped", "wiped-group", 3
+    servers.create_topic(topic, 1)
+    with traced(tmp_path / "trace") as trace:
+        crew = Crew(tmp_path, servers, "ordered_handlers:stubborn", topic, load=False, group=group,
+                    **{"consumer.max_reconsume_times": 300, "cluster.poll_name_server_interval_ms": 200})  # fmt: skip
+        crew.start()
+        try:
+            send_numbers_in_order(servers, topic, range(poor + 2))
+            permit_writing(servers, RequestCode.WIPE_WRITE_PERM_OF_BROKER)  # three seconds of attempts are to come
+            wait_until(lambda: ended(trace) == set(range(poor + 2)) - {poor} and crew.lag() == 0, what="the next one")
+            assert crew.logged("resend_failed"), "the ordinary send found no queue"
+            assert (crew.counter("dead_letter_messages"), crew.dead_letters()) == (1, 1)
+            assert crew.stop() == 0
+        finally:
+            permit_writing(servers, RequestCode.ADD_WRITE_PERM_OF_BROKER)
+            if crew.status() is not None:
+                crew.kill()
+
+
+def permit_writing(servers: Servers, code: RequestCode) -> None:
+    command = Command(int(code), {"brokerName": "broker-a"})
+
+    async def ask(cluster: Cluster) -> int:
+        return (await cluster.remoting.request(servers.name_server, command, timeout_ms=10_000)).code
+
+    assert run_with_cluster(servers.target, ask) == 0

@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "system"))
 from guarded import CREW, Papers, as_crew, run_guarded
 from harness import HANDLERS, WAIT_S, Crew, target_of, wait_until
 from needs import need_jars
+from ordered_trace import traced
 from reading import wait_until_readable
 from servers import VERSIONS, Servers, answers
 
@@ -108,6 +109,31 @@ def test_with_key_and_certificate_everything_works(guarded: Guarded, tmp_path: P
     assert '"status": "SEND_OK"' in sent.stdout, sent.stderr
     log = crew.child.log.read_text()
     assert CREW.secret_key not in log
+
+
+@ON_BOTH
+def test_an_ordered_message_at_its_limit_is_a_dead_letter_by_the_rights_of_its_group(
+    guarded: Guarded, tmp_path: Path
+) -> None:
+    """4.9 asks for the rights of the producer's group that a send to a retry topic names."""
+    servers, papers = guarded
+    topic = "guarded-order"
+    servers.create_topic(topic, 1)
+    user = as_crew(servers, papers)
+    crew = Crew(tmp_path, user, "ordered_handlers:stubborn", topic, load=False, group=f"{topic}-group",
+                **{"consumer.max_reconsume_times": 1, **settings_of(user)})  # fmt: skip
+    with traced(tmp_path / "trace"):
+        crew.start()
+        try:
+            with SyncProducer(target_of(user), send_timeout_ms=SEND_TIMEOUT_MS) as producer:
+                for number in range(5):
+                    producer.send(OutgoingMessage(topic, str(number).encode()))
+            wait_until(lambda: crew.counter("done_messages") >= 4, WAIT_S, "those after the one that fails")
+            wait_until(lambda: crew.counter("dead_letter_messages") == 1, WAIT_S, "the dead letter")
+        finally:
+            code = crew.stop()
+    assert code == 0
+    assert not crew.logged("resend_failed")
 
 
 @ON_BOTH

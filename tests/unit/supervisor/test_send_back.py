@@ -49,11 +49,17 @@ class Scene:
         self.back = SendBacks(cluster, Operations(cluster), GROUP, limit, errors=True)
         self.asked: list[Command] = []
         self.refused: dict[int, int] = {}
+        self.cut: set[int] = set()
+        """What is not answered: the connection is lost."""
         broker.intercepts.append(self._intercept)
 
     def _intercept(self, command: Command) -> Command | None:
         if command.code in (SEND_BACK, SEND):
             self.asked.append(command)
+        if command.code in self.cut:
+            connection = self.cluster.remoting.connection_of(self.broker.address)
+            assert connection is not None
+            connection.abort("cut by the test")
         code = self.refused.get(command.code)
         return None if code is None else command.response(code, remark="refused by the test")
 
@@ -76,6 +82,13 @@ class Scene:
         answer = await self.cluster.remoting.request(self.broker.address, command, timeout_ms=20_000)
         assert answer.code == ResponseCode.SUCCESS, (topic, answer.code, answer.remark)
         return decode_messages(answer.body)
+
+    async def close_retries(self) -> None:
+        """As `mqadmin wipeWritePerm` does for all topics."""
+        wipe = Command(RequestCode.WIPE_WRITE_PERM_OF_BROKER, {"brokerName": MQ.broker_name})
+        answer = await self.cluster.remoting.request(self.broker.name_server, wipe, timeout_ms=20_000)
+        assert answer.code == ResponseCode.SUCCESS
+        await self.cluster.route(f"%RETRY%{GROUP}", refresh=True)
 
     async def give(self, message: StoredMessage, level: int = 0, **more: object) -> bool:
         """Send it back, as the core asks."""
@@ -124,7 +137,7 @@ def test_a_refused_one_goes_out_as_an_ordinary_send_with_javas_properties(code: 
         assert await s.give(message)
         resent = s.asked[-1]
         assert resent.code == SEND
-        assert (resent.fields["a"], resent.fields["b"]) == ("CLIENT_INNER_PRODUCER", f"%RETRY%{GROUP}")
+        assert (resent.fields["a"], resent.fields["b"]) == (GROUP, f"%RETRY%{GROUP}"), "an ACL judges by the first"
         assert (resent.fields["j"], resent.fields["l"]) == ("3", "16")
         (again,) = await s.stored(f"%RETRY%{GROUP}")
         wanted = {
@@ -283,6 +296,38 @@ def test_the_last_attempt_of_an_ordered_message_says_why_it_failed() -> None:
         assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3, error="KeyError: 'price' (shop.py:7)")
         (dead,) = await s.stored(f"%DLQ%{GROUP}")
         assert dead.properties["ROCKETCREW_ERROR"] == "KeyError: 'price' (shop.py:7)"
+
+    play(scene, limit=3)
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["the send is refused", "no queue may be written"])
+def test_the_last_attempt_of_an_ordered_message_is_a_dead_letter_of_its_broker_s_where_a_send_is_refused(
+    closed: bool,
+) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        if closed:
+            await s.close_retries()
+        else:
+            s.refused[SEND] = ResponseCode.NO_PERMISSION
+        assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3)
+        assert [asked.code for asked in s.asked] == [SEND] * (not closed) + [SEND_BACK]
+        (dead,) = await s.stored(f"%DLQ%{GROUP}")
+        assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", TOPIC)
+
+    play(scene, limit=3)
+
+
+@pytest.mark.parametrize("code", [ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.SLAVE_NOT_AVAILABLE, None])
+def test_a_last_attempt_that_is_stored_or_may_be_is_not_made_a_second_time(code: int | None) -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        if code is None:
+            s.cut.add(SEND)
+        else:
+            s.refused[SEND] = code
+        assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3) is (code is not None)
+        assert [asked.code for asked in s.asked] == [SEND]
 
     play(scene, limit=3)
 
