@@ -26,6 +26,7 @@ from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
+from ..client.routes import refuse_static
 from ..client.sync import run_with_cluster
 from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, on_s3
@@ -195,6 +196,10 @@ class Looking:
         route = self._routes.get(topic)
         if route is None:
             return TopicFacts(name, exists=False, near=await self._near(name) if not name.startswith("%") else "")
+        try:
+            refuse_static(name, route)
+        except UsageError as error:
+            return TopicFacts(name, exists=True, static=str(error), at_brokers=topic)
         perms = {data.broker_name: data.perm for data in route.queue_datas}
         readable = [data for data in route.queue_datas if data.perm & PERM_READ and data.read_queue_nums]
         refused = ""

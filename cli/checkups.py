@@ -71,6 +71,8 @@ class TopicFacts(Typed):
     near: str = ""
     """`: did you mean x?` of a topic that does not exist; "" where no name is near."""
     unlooked: str = ""
+    static: str = ""
+    """Why a start refuses it by its route, and what to do; "" where it does not."""
     at_brokers: str = ""
 
 
@@ -293,6 +295,9 @@ def _topic(topic: TopicFacts) -> Finding:
         todo = "create it, or send its first message where brokers create topics; until then nothing is consumed"
         meant = f"{topic.near.removeprefix(': ')} If not, " if topic.near else ""
         return Finding(Level.WARNING, check, f"{topic.name} does not exist", meant + todo)
+    if topic.static:
+        what, _, todo = topic.static.rpartition(": ")
+        return Finding(Level.FAULT, check, what, todo)
     if topic.refused:
         return _refused(check, topic)
     if not topic.queues:

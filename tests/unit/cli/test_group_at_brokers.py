@@ -1,4 +1,4 @@
-"""What `doctor` finds out of the group's settings at its brokers."""
+"""What `doctor` finds out of the group's settings at its brokers, and of the routes of its topics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ from rocketcrew.cli.checkup_facts import Looking
 from rocketcrew.cli.checkups import Facts, Finding, Level, findings
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.routes import refuse_static
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.bodies import QueueData, TopicQueueMappingInfo, TopicRouteData
 from rocketcrew.remoting.codes import RequestCode
+from rocketcrew.remoting.command import Command
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.namespaces import wrap
 from rocketcrew.supervisor.member.access import access_of, in_namespace
 
@@ -74,3 +78,24 @@ def test_a_group_whose_failed_messages_are_dropped_is_warned_of() -> None:
     assert (one.level, one.check) == (Level.WARNING, "retries")
     assert one.found.startswith("g has retryQueueNums 0 on embedded")
     assert one.todo == "`mqadmin updateSubGroup -g g -q 1 -c CLUSTER`"
+
+
+def test_a_static_topic_is_a_fault_in_the_words_in_which_a_start_refuses_it() -> None:
+    route = TopicRouteData((QueueData("b", 2, 2, 6),), topic_queue_mapping_by_broker={"b": TopicQueueMappingInfo(4)})
+
+    def mapped(command: Command) -> Command | None:
+        is_route = command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC and command.fields["topic"] == "orders"
+        return command.response(0, body=route.encode()) if is_route else None
+
+    async def look() -> list[Finding]:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            broker.name_server_intercepts.append(mapped)
+            told = {"cluster.name_servers": broker.name_server, "consumer.group": "g", "consumer.topics": "orders"}
+            settings = load(told, {}, None)
+            facts = await Looking(cluster, access_of(settings), settings).into(Facts())
+            return [one for one in findings(facts) if one.check == "topic"]
+
+    (one,) = asyncio.run(look())
+    with pytest.raises(UsageError) as refused:
+        refuse_static("orders", route)
+    assert (one.level, f"{one.found}: {one.todo}") == (Level.FAULT, str(refused.value))
