@@ -82,6 +82,23 @@ def _troubles(found: dict[str, Any], known: Sequence[str]) -> list[str]:
             f"IN DOUBT {counted(len(doubts), 'queue')}, for {max(doubts):.0f} s: another member may have had them,"
             f" `{command_line('why-lag', '-g', found['group'], *known)}` says what is waited for"
         )
+    return said + _refusals(found)
+
+
+def _refusals(found: dict[str, Any]) -> list[str]:
+    """A line for each broker that refuses pulls again and again, with what it said last."""
+    refused: dict[str, list[dict[str, Any]]] = {}
+    for queue in found["queues"]:
+        if (one := queue.get("refused")) and one["times"] > 1:
+            refused.setdefault(queue["broker"], []).append(one)
+    said: list[str] = []
+    for broker, each in sorted(refused.items()):
+        longest = max(each, key=lambda one: one["seconds"])
+        remark = f" ({longest['remark']})" if longest["remark"] else ""
+        code, seconds = f"{longest['code']}{remark}", longest["seconds"]
+        said.append(
+            f"REFUSED {broker} refuses the pulls of {counted(len(each), 'queue')} with code {code}, for {seconds:.0f} s"
+        )
     return said
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..remoting.queues import MessageQueue
 from .core.decisions import Core
-from .core.holding import doubt, rate_written
+from .core.holding import doubt, rate_written, refusal
 from .core.process_queue import ProcessQueue, PulledQueue
 from .core.pulling import held_by_rates
 from .core.slab import UNIT_BYTES
@@ -103,6 +103,7 @@ def _pulled(state: State, q: PulledQueue) -> dict[str, object]:
         "unfinished_bytes": pq.unfinished_bytes,
         "span": pq.span,
         "doubt": doubt(state, q),
+        "refused": refusal(state, q),
     }
 
 

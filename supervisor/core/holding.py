@@ -129,6 +129,16 @@ def doubt(state: State, q: PulledQueue) -> dict[str, Any] | None:
     return {"seconds": round(seconds, 3), "waits_for": waits_for, "withheld": seconds < WITHHELD_S}
 
 
+def refusal(state: State, q: PulledQueue) -> dict[str, Any] | None:
+    """Of a queue whose pull its broker refuses: the code, the first line of what it says, how often in a row, for how long.
+    With bytes reserved, the next one is under way."""
+    if q.refused_code == -1 or q.pq.handle in state.reserved:
+        return None
+    said = q.refused_remark.partition("\n")[0][:REMARK_MAX]  # code 16 alone has two cures
+    seconds = round(state.now - q.refused_at, 3)
+    return {"code": q.refused_code, "remark": said, "times": q.refusals, "seconds": seconds}
+
+
 def rules(state: State, q: PulledQueue) -> list[str]:
     """Why the next pull of the queue is not sent, by the names of the settings; none where it is, or may be."""
     pq, config = q.pq, state.config
@@ -157,10 +167,9 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     found += [rate_named(state, name) for name in held_by_rates(state, pq)]
     if q.starved:
         found.append(f"memory.pulled_bytes_mib: waits for room, {len(state.starved)} queues are in line")
-    if q.refused_code != -1 and pq.handle not in state.reserved:  # with bytes reserved, the next one is under way
-        said = q.refused_remark.partition("\n")[0][:REMARK_MAX]  # code 16 alone has two cures
-        code = f"{q.refused_code} ({said})" if said else f"{q.refused_code}"
-        found.append(f"the broker refuses the pull with code {code}, {q.refusals} times in a row")
+    if refused := refusal(state, q):
+        code = f"{refused['code']} ({refused['remark']})" if refused["remark"] else f"{refused['code']}"
+        found.append(f"the broker refuses the pull with code {code}, {refused['times']} times in a row")
     if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")
     return found

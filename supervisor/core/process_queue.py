@@ -231,7 +231,7 @@ class PulledQueue:
         "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
         "last_pull", "left_to", "move", "opened_ms", "ours", "position_asked", "pq", "pull_pending", "refusals",
-        "refused_code", "refused_remark", "settled_to", "starved",
+        "refused_at", "refused_code", "refused_remark", "settled_to", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -281,8 +281,9 @@ class PulledQueue:
         """Flow control holds the next pull until something finishes."""
         self.starved = False
         """It waits in the line for bytes of the slab."""
-        self.refused_code, self.refused_remark, self.refusals = -1, "", 0
-        """The code of the refusal of its last pull, -1 when it was none; what the broker said, and how often in a row."""
+        self.refused_code, self.refused_remark, self.refusals, self.refused_at = -1, "", 0, 0.0
+        """The code of the refusal of its last pull, -1 when it was none; what the broker said, how often in a row, and since
+        when."""
 
     @property
     def unconfirmed(self) -> Move | None:

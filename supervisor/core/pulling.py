@@ -375,7 +375,7 @@ class Pulling:
         if result.code == ResponseCode.FLOW_CONTROL:
             delay_ms = config.pull_delay_on_flow_control_ms
         if result.code != q.refused_code:
-            q.refused_code, q.refusals = result.code, 0
+            q.refused_code, q.refusals, q.refused_at = result.code, 0, now
         level = "debug" if q.refusals % REFUSALS_LOGGED_EVERY else "warning"
         q.refused_remark, q.refusals = result.remark, q.refusals + 1
         self.s.log(level, "pull_refused", **queue_keys(pq.mq), code=result.code, remark=result.remark, times=q.refusals,

@@ -150,6 +150,17 @@ def test_the_status_says_that_queues_are_in_doubt() -> None:
     assert "IN DOUBT" not in text_of(status())
 
 
+def test_a_broker_that_refuses_all_pulls_is_in_the_status() -> None:
+    queue = status()["queues"][0]
+    refused = {"code": 16, "remark": "check signature failed", "times": 9, "seconds": 8.2}
+    queues = [queue | {"refused": one} for one in (refused, refused | {"seconds": 7.9}, refused | {"times": 1}, None)]
+    said = [line for line in text_of(status(queues=queues)).splitlines() if "REFUSED" in line]
+    assert said == [
+        f"REFUSED {queue['broker']} refuses the pulls of 2 queues with code 16 (check signature failed), for 8 s"
+    ]
+    assert "REFUSED" not in text_of(status())
+
+
 def test_rates_are_differences() -> None:
     later = status(counters={**status()["counters"], "done_messages": 25})
     assert rates_of(status(), later, 2.0)["done_messages"] == 10.0

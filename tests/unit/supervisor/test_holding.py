@@ -12,6 +12,8 @@ from rocketcrew.supervisor.core.doubts import WITHHELD_S
 from rocketcrew.supervisor.core.holding import holding
 from rocketcrew.supervisor.core.pulling import PullResult
 from rocketcrew.supervisor.core.state import DISK, OPERATOR
+from rocketcrew.supervisor.core.states import ServiceState
+from rocketcrew.supervisor.status import picture
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,9 +122,12 @@ def test_a_refusal_of_the_broker_is_named_until_the_next_pull(bench: Bench) -> N
     bench.core.handle(ev.Pulled(handle, refused), bench.now)
     (rule,) = held(bench)["rules"]
     assert rule == "the broker refuses the pull with code 16 (the group may not), 3 times in a row"
+    (queue,) = picture(bench.core, ServiceState.RUNNING, {}, {})["queues"]
+    assert queue["refused"] == {"code": 16, "remark": "the group may not", "times": 3, "seconds": 2.0}
     bench.pass_ms(1000)
     bench.answer(handle, ResponseCode.PULL_NOT_FOUND, 0)
     assert held(bench)["rules"] == []
+    assert picture(bench.core, ServiceState.RUNNING, {}, {})["queues"][0]["refused"] is None
 
 
 def test_a_queue_in_doubt_says_for_how_long_and_what_is_asked(bench: Bench) -> None:
