@@ -94,10 +94,22 @@ def closing_by(request: pytest.FixtureRequest) -> Iterator[Callable[[Crew], Call
         if request.param == "thread":
             threads.append(threading.Thread(target=crew.close))
             return threads[0].start
-        signal.signal(signal.SIGUSR2, lambda *_: crew.close())
+        heard: list[int] = []
         main = threading.main_thread().ident
         assert main is not None
-        return lambda: signal.pthread_kill(main, signal.SIGUSR2)  # what another thread gets ends no wait of it
+
+        def close(number: int, _frame: object) -> None:
+            heard.append(number)
+            crew.close()
+
+        def send() -> None:
+            """Again and again: one that comes just before the main thread begins to wait ends no wait."""
+            if not heard:
+                signal.pthread_kill(main, signal.SIGUSR2)
+                asyncio.get_running_loop().call_later(LATER_S, send)
+
+        signal.signal(signal.SIGUSR2, close)
+        return send
 
     yield closing
     signal.signal(signal.SIGUSR2, before)
