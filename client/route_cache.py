@@ -92,7 +92,7 @@ class RouteCache:
         self.path = path
         self._saved = b""
         self._read: KnownRoutes | None = None
-        """By `load`: a file that cannot be used is named once."""
+        """By `load`, and not replaced since: a file that cannot be used is named once."""
 
     def load(self) -> KnownRoutes:
         """What was known when it was last saved; nothing when there is no file that can be used."""
@@ -124,6 +124,7 @@ class RouteCache:
         data = encode_routes(known)
         if data == self._saved:
             return
+        self._read = None
         part = self.path.with_suffix(".part")
         try:
             part.write_bytes(data)
