@@ -7,8 +7,8 @@ A broker notes in the first retry record which topic the message was in (RETRY_T
 group has of another group's retries or dead letters would come again as a message of that group's topic, for which it has a
 different handler or none: that goes out by an ordinary send, which notes the topic anew.
 
-The last attempt of an ordered message goes out by an ordinary send first, as with Java's orderly service. Where that is
-refused (no queue may be written, say) its broker is asked for the dead letter by a send-back, as its queue waits for that.
+The last attempt of an ordered message goes out by an ordinary send first, as with Java's orderly service. Where no queue may
+be written, or it is refused twice, its broker is asked for the dead letter by a send-back, as its queue waits for that.
 
 A retry has more properties than the message that failed, and no record holds more than 32767 bytes of them. A message that is
 nearly there is refused in both ways, by genuine brokers too, and Java's client tries for ever. Here the handler gets it again
@@ -107,10 +107,24 @@ class SendBacks:
             return True
         except RocketcrewError as error:
             log.warning("resend_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
-            refused = isinstance(error, BrokerError | _UnwritableError)
-        # The queue of a last attempt stands still until this one is a dead letter. What may be one already is not made again.
-        by_send_back = refused and action.mode is Mode.LAST_ATTEMPT
+            by_send_back = action.mode is Mode.LAST_ATTEMPT and await self._is_for_its_broker(action, message, error)
         return by_send_back and await self._taken_by_its_broker(action, record, message)
+
+    async def _is_for_its_broker(self, action: SendBackAction, message: StoredMessage, error: RocketcrewError) -> bool:
+        """Whether a last attempt, whose queue stands still until it is a dead letter, is to be one by a send-back, as its
+        ordinary send failed so. Not what may be one already, nor what would come out with the note of another topic. And at
+        first not what was refused: that may pass, and what is sent says why it failed."""
+        if _loses_topic(message, self._group):
+            return False
+        if not isinstance(error, _UnwritableError) and not (isinstance(error, BrokerError) and action.attempt > 0):
+            return False
+        try:
+            route = await self._cluster.route(RETRY_PREFIX + self._group)
+        except RocketcrewError:
+            return False
+        # Without a retry queue (retryQueueNums 0) a broker says yes to a send-back and stores nothing.
+        here = (each for each in route.queue_datas if each.broker_name == action.mq.broker_name)
+        return any(each.write_queue_nums > 0 for each in here)
 
     async def _taken_by_its_broker(self, action: SendBackAction, record: bytes, message: StoredMessage | None) -> bool:
         try:
@@ -344,10 +358,11 @@ def goes_anew(action: SendBackAction, message: StoredMessage, group: str, *, loc
     """Whether it goes by an ordinary send though its broker may be there: a last attempt, as with Java's orderly service, and
     what a broker's send-back would leave the note of another topic of than the one that this group has it of. That is left
     where the group `locks` its queues and the message is to come again: what such a group sends is a dead letter."""
-    if action.mode is Mode.LAST_ATTEMPT:
-        return True
-    lost = _is_of_another(message, group) and message.properties.get("RETRY_TOPIC", message.topic) != message.topic
-    return lost and (action.last or not locks)
+    return action.mode is Mode.LAST_ATTEMPT or (_loses_topic(message, group) and (action.last or not locks))
+
+
+def _loses_topic(message: StoredMessage, group: str) -> bool:
+    return _is_of_another(message, group) and message.properties.get("RETRY_TOPIC", message.topic) != message.topic
 
 
 def _origin_topic(message: StoredMessage) -> str:

@@ -310,10 +310,35 @@ def test_the_last_attempt_of_an_ordered_message_is_a_dead_letter_of_its_broker_s
             await s.close_retries()
         else:
             s.refused[SEND] = ResponseCode.NO_PERMISSION
-        assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3)
-        assert [asked.code for asked in s.asked] == [SEND] * (not closed) + [SEND_BACK]
+            assert not await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3), "that may pass"
+        assert await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3, attempt=1)
+        assert [asked.code for asked in s.asked] == [SEND, SEND] * (not closed) + [SEND_BACK]
         (dead,) = await s.stored(f"%DLQ%{GROUP}")
         assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", TOPIC)
+
+    play(scene, limit=3)
+
+
+def test_a_group_without_retry_queues_keeps_the_last_attempt_that_a_broker_would_drop_with_a_yes() -> None:
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        await s.close_retries()
+        for each in (await s.cluster.route(f"%RETRY%{GROUP}")).queue_datas:
+            object.__setattr__(each, "write_queue_nums", 0)  # as of genuine brokers; the embedded one makes a queue
+        assert not await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3, attempt=1)
+        assert s.asked == []
+
+    play(scene, limit=3)
+
+
+def test_a_last_attempt_of_another_group_s_dead_letter_is_not_sent_back_as_a_message_of_its_first_topic() -> None:
+    async def scene(s: Scene) -> None:
+        sent = await s.send()
+        noted = encode_properties({**sent.properties, "RETRY_TOPIC": TOPIC}).encode()
+        message = replace(sent, topic="%DLQ%other", raw_properties=noted)
+        s.refused[SEND] = ResponseCode.SYSTEM_BUSY
+        assert not await s.give(message, mode=Mode.LAST_ATTEMPT, last=True, tried=3, attempt=1)
+        assert [asked.code for asked in s.asked] == [SEND]
 
     play(scene, limit=3)
 
