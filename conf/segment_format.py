@@ -36,6 +36,9 @@ _crc32: Callable[..., int] = isal_zlib.crc32  # pyright: ignore[reportUnknownMem
 
 FORMAT_VERSION: Final = 1
 """Version of the layout below. A reader refuses a higher one; a writer of a new layout raises it."""
+PLAN_VERSION: Final = 2
+REQUEST_VERSION: Final = 1
+"""Of plans, and of the request in EPOCH_FILE: here, as what reads these imports pyarrow."""
 
 META_VERSION: Final = b"rocketcrew.version"
 """Schema metadata: FORMAT_VERSION as decimal digits."""

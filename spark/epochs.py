@@ -19,12 +19,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from ..conf.segment_format import REQUEST_VERSION
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.versions import check_version
 from .cuts import NO_TOP, Proof, above_all, comes_behind, divided, newer_than, proof, top_with_pieces
 from .plan import Ends, SegmentFacts, Top
 
-REQUEST_VERSION = 1
 _NOTHING = OffsetSet()
 
 

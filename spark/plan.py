@@ -21,11 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
 from ..conf.columns import Column
+from ..conf.segment_format import PLAN_VERSION
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.versions import check_version
 from .costs import Costs
 
-PLAN_VERSION = 2
 ROOM_SHARE: Final = 3
 """A plan takes so small a part of the free room: its copies may need as much as its segments, and so may the table's files
 on the same disk. The rest stays for whoever else writes there."""

@@ -56,6 +56,7 @@ from ..durable.intervals import Intervals, OffsetSet
 from ..durable.mounts import Mount, check_local
 from ..durable.outcomes import SETTLED
 from ..durable.room import NO_ROOM, unusable
+from ..durable.versions import LaterVersionError
 from ..remoting.errors import UsageError
 from ..remoting.queues import MessageQueue
 from ..spark.ledger_place import known_ledger
@@ -68,13 +69,13 @@ from .core.outcome_notes import by_queue
 from .journal_file import keep_journal, read_journal
 from .member.stale_locks import take_over_locks
 from .pool.charges_file import take_over_charges
+from .slot_versions import JOURNAL_FILE, check_slot
 
 SLOTS_MAX = 256
 """Supervisors of one group on one host; more is a sign of a loop that starts them."""
 PRIVATE = 0o700
 NEEDS_LOCAL = "locks, mapped cells and the journal are kept there, and another host could take them for its own"
 MEMBER_FILE = "member"
-JOURNAL_FILE = "journal"
 LOADER_LOCK = "lock"
 """In plan/; held by the loader of that staging folder (spark/staging.py)."""
 
@@ -414,6 +415,14 @@ def _is_refused(slot: Slot, other: Slot, told: dict[str, str], *, starts: bool) 
             other.path.name, told, segment=both[0], segments=len(both),
             reason="a segment of that name is in both slots, and one would replace the other",
             remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
+        )  # fmt: skip
+        return True
+    try:
+        check_slot(other.path)
+    except LaterVersionError as error:
+        refuse(
+            other.path.name, told, reason=str(error),
+            remedy="what is in it waits for a member of that version: its next start takes it over",
         )  # fmt: skip
         return True
     return False

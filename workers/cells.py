@@ -154,6 +154,14 @@ def boot_number() -> int:
     return int(boot_id().replace("-", "")[:15] or "0", 16)
 
 
+def check_layout(head: bytes, path: Path) -> bool:
+    """Whether a file that begins so has this layout. Raises LaterVersionError."""
+    ours = MAGIC.to_bytes(8, "little")
+    if head[:7] == ours[:7] and head > ours:
+        raise later_version(path, f"layout {head[7:].decode(errors='replace')}", ours[7] - ord("0"))
+    return head == ours
+
+
 class CellFile:
     """The supervisor's side: makes the file and reads cells."""
 
@@ -183,10 +191,7 @@ class CellFile:
         self.slots = (len(self._map) - HEAD_WORDS * 8) // CELL_BYTES
 
     def _map_file(self, path: Path, slots: int, place: Place) -> mmap.mmap:
-        found, ours = os.pread(self._fd, 8, 0), MAGIC.to_bytes(8, "little")
-        if found != ours:
-            if found[:7] == ours[:7] and found > ours:
-                raise later_version(path, f"layout {found[7:].decode(errors='replace')}", ours[7] - ord("0"))
+        if not check_layout(os.pread(self._fd, 8, 0), path):
             os.ftruncate(self._fd, 0)  # new, or of an earlier layout: there is nothing to be read in it
         size = max(slots * CELL_BYTES + HEAD_WORDS * 8, os.fstat(self._fd).st_size)
         os.ftruncate(self._fd, size)
