@@ -36,6 +36,7 @@ from ..conf.segment_format import (
 )
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
+from ..durable.versions import LaterVersionError
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .delta_files import has_deletion_vectors, own_files
@@ -88,8 +89,9 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     """
     stagings = list({root.resolve(): root for root in stagings}.values())
     ours = _statuses_of(table, stagings)
-    noted, waiting, settled = _staged(stagings)
-    aside, broken, apart = _quarantined(stagings)
+    noted, waiting, settled, broken = _staged(stagings)
+    aside, unknown, apart = _quarantined(stagings)
+    broken += unknown
     presence = Presence()
     with _held(table):
         ledger, files = _empty_ledger() if _is_to_come(table, stagings) else _opened(table)
@@ -343,19 +345,25 @@ def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
     return Ledger(state, together.outcomes, together.rows)
 
 
-def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet]:
+def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet, list[str]]:
+    """What files of facts and segments say, what waits, what is settled, and which of them a later version has made: they
+    may lie beside those of this one, and nobody here can say what is in them."""
+    later: list[str] = []
     noted: list[Outcomes] = []
     waiting: list[OffsetSet] = []
     for root in stagings:
         staging = Staging(root)
         # Before ready/ is listed: rows of what is settled are in there then, or in the table.
-        noted.append(staging.noted()[1])
-        sealed = list(_facts(staging.ready))
+        try:
+            noted.append(staging.noted()[1])
+        except LaterVersionError as error:
+            later.append(str(error))
+        sealed = list(_facts(staging.ready, later))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
         waiting += [readable_offsets(path) for path in sorted((staging.root / "open").glob("[!.]*.arrows"))]
     together = Outcomes.union(noted)
-    return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED)
+    return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED), later
 
 
 def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[str], list[Path]]:
@@ -376,7 +384,7 @@ def _is_loaded(table: Place, file: Path, present: OffsetSet) -> bool:
     try:
         ours = {key: {each.first_offset: each.first_us for each in read_times(file, key, offsets)}
                 for key, offsets in read_facts(file).offsets.queues.items()}  # fmt: skip
-    except (BadSegmentError, OSError):
+    except (BadSegmentError, LaterVersionError, OSError):
         return False
     wanted = {key: list(ours[key.in_epoch(0)]) for key in present.queues if key.in_epoch(0) in ours}
     theirs = {(key.in_epoch(0), offset, time_us) for key, times in store_times(table, wanted).items()
@@ -392,11 +400,13 @@ def _reason(file: Path) -> str:
     return f"{file.name}{REASON_SUFFIX}"
 
 
-def _facts(folder: Path) -> Iterator[SegmentFacts]:
+def _facts(folder: Path, later: list[str]) -> Iterator[SegmentFacts]:
     for path in sorted(folder.glob("[!.]*.arrows")):
         try:
             yield read_facts(path)
         except FileNotFoundError:
             continue  # loaded meanwhile
+        except LaterVersionError as error:
+            later.append(str(error))
         except BadSegmentError:
             yield SegmentFacts(path.name, 0, 0, readable_offsets(path), False, ())

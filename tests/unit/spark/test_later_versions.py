@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
 import zlib
 from collections.abc import Callable
@@ -14,8 +15,11 @@ import pytest
 from rocketcrew.conf.segment_format import PLAN_DIR
 from rocketcrew.conf.settings import load
 from rocketcrew.durable.facts import FACTS_VERSION, facts_to_text
+from rocketcrew.durable.intervals import OffsetSet
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.durable.versions import LaterVersionError
+from rocketcrew.spark.staging import Staging
+from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.supervisor.core.journal import MAGIC, replay
 from rocketcrew.supervisor.wiring import table_at
 from rocketcrew.workers.cells import CellFile
@@ -62,6 +66,27 @@ def test_a_loader_ends_and_changes_nothing(world: Any, segments: Any, leave: Cal
     with pytest.raises(LaterVersionError, match=SAYS):
         world.drain(world.loader())
     assert files(world.roots[0]) | files(world.table) == before
+
+
+@pytest.mark.parametrize("leave", [later_segment, later_facts])
+def test_reconcile_names_it_and_goes_on(world: Any, segments: Any, leave: Callable[..., None]) -> None:
+    """It may lie in the folder of a member of that version, beside those of this one."""
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    leave(world, segments)
+    segments.write_segment(world.roots[0], "w", 99, [[segments.Record(50)]])
+    facts, broken = table_facts(world.table, world.roots)
+    assert [bool(re.search(SAYS, line)) for line in broken] == [True]
+    assert facts.present.count() == 1
+    assert facts.waiting.count() == (2 if leave is later_segment else 1), "what it has sealed itself waits"
+
+
+def test_reconcile_names_one_that_was_set_aside_before_and_goes_on(world: Any, segments: Any) -> None:
+    world.seal([segments.Record(1)])
+    world.drain(world.loader())
+    path = segments.write_segment(world.roots[0], "later", 1, [[segments.Record(2)]], version=9)
+    Staging(world.roots[0]).quarantine(path.name, "of format version 9", OffsetSet(), apart=True)
+    assert [path.name in line for line in table_facts(world.table, world.roots)[1]] == [True]
 
 
 def test_a_member_does_not_start_for_the_table_of_a_later_version(world: Any, segments: Any) -> None:
