@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self, cast
+from typing import Any, Final, NoReturn, Self, TypeVar, cast
 
 from ..cli.stagings import group_in_keys, topics_in_keys
 from ..cli.watch import QueueLag, Watch
@@ -64,6 +64,9 @@ class CrewError(RocketcrewError):
 
 _CUT_OFF: Final = (CancelledError, UnreachableError, UsageError)
 """What a question fails with when the crew is closed under it."""
+
+
+Next = TypeVar("Next", Reached, Ready)
 
 
 class CrewTimeoutError(CrewError, TimeoutError):
@@ -193,9 +196,7 @@ class Crew:
     def _boot(self) -> None:
         with contextlib.suppress(BrokenPipeError):  # it has ended: what it says next is why
             self._introduce()
-        ready = self._hear()
-        assert isinstance(ready, Ready)
-        self._ready = ready
+        self._ready = self._hear_next(Ready)
 
     def _introduce(self) -> None:
         give = self._child().stdin
@@ -203,8 +204,7 @@ class Crew:
         with give:
             pickle.dump(Order(self.settings, self._handler, self._embedded, search_path()), give)
             give.flush()
-            reached = self._hear()
-            assert isinstance(reached, Reached)
+            reached = self._hear_next(Reached)
             self.name_server = ";".join(reached.settings.cluster.name_servers)
             self._loop = LoopThread("rocketcrew-crew")
             self._watch = Watch(access_of(reached.settings), self._loop)
@@ -504,6 +504,15 @@ class Crew:
         assert isinstance(said, Summary)
         self._ended = said
         return said
+
+    def _hear_next(self, kind: type[Next]) -> Next:
+        """The next thing that it says while it starts; how it ended, where it is stopped meanwhile."""
+        said = self._hear()
+        if isinstance(said, kind):
+            return said
+        assert isinstance(said, Summary)
+        self._check_open()
+        raise CrewError(f"the crew's process was stopped while it started; see {self.log}")
 
     def _hear(self) -> Reached | Ready | Summary:
         """What the process says next. Raises its error, or CrewError when it ended without a word, and keeps it."""

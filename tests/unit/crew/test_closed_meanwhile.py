@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from rocketcrew import Crew
+from rocketcrew import Crew, CrewError
 from rocketcrew.cli.watch import QueueLag
 from rocketcrew.client.loop_thread import LoopThread
 from rocketcrew.crew.process import Ready
@@ -52,7 +52,7 @@ class Begun:
         crew = cast("Any", self.crew)
         crew._own.enter()
         crew._process = subprocess.Popen(
-            ["sh", "-c", f"cat '{end}'; exec sleep {HELD_S}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            ["sh", "-c", f"exec <&-; cat '{end}'; exec sleep {HELD_S}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         select.select([crew._process.stdout], [], [], HELD_S)  # it has said it
         crew._ready, crew._loop, crew._watch = Ready(1, folder, "run"), self._loop, self
@@ -158,6 +158,24 @@ def test_a_status_that_is_cut_off_says_that_the_crew_is_closed(
     begun.close_crew = closing_by(begun.crew)
     with pytest.raises(UsageError, match="this crew is closed"):
         _ = begun.crew.status
+
+
+@pytest.mark.parametrize(
+    ("closed", "kind", "says"),
+    [(True, UsageError, "this crew is closed"), (False, CrewError, "was stopped while it started")],
+)
+def test_a_process_that_is_stopped_while_it_starts_says_how_it_ended(
+    tmp_path: Path, *, closed: bool, kind: type[Exception], says: str
+) -> None:
+    """A close by another thread sends it TERM, and anybody else may do so."""
+    begun = Begun(tmp_path, 0, 0)
+    crew = cast("Any", begun.crew)
+    crew._ready, crew._closed = None, closed
+    try:
+        with pytest.raises(kind, match=says):
+            crew._boot()
+    finally:
+        crew._end_now()
 
 
 def test_whoever_closes_it_too_waits_for_the_first(tmp_path: Path) -> None:
