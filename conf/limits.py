@@ -19,6 +19,10 @@ OWN_CGROUP: Final = Path("/proc/self/cgroup")
 FILES_BASE: Final = 128
 FILES_EACH_WORKER: Final = 16
 """Open files of the supervisor: connections, state and libraries, and for each worker links, memory and its successor's."""
+FILES_LEAST_BASE: Final = 64
+FILES_LEAST_EACH_WORKER: Final = 6
+"""With less than that something of a member may not start or connect: measured are 35 and 5 for each worker. What is above
+has room for many brokers, libraries and more: `doctor`, which is asked beforehand, wants it."""
 TASKS_BASE: Final = 16
 TASKS_EACH_WORKER: Final = 2
 """Processes and threads of a member without a JVM, measured at 2 cores: supervisor, forkserver and a loader that writes by
@@ -112,6 +116,11 @@ def files_needed(workers: int) -> int:
     return FILES_BASE + FILES_EACH_WORKER * workers
 
 
+def files_least(workers: int) -> int:
+    """With fewer files a supervisor of so many workers is about to run short of them."""
+    return FILES_LEAST_BASE + FILES_LEAST_EACH_WORKER * workers
+
+
 def tasks_needed(workers: int) -> int:
     """Without so many processes and threads something of a member cannot start."""
     return TASKS_BASE + TASKS_EACH_WORKER * workers
@@ -142,7 +151,7 @@ def from_outside(number: int) -> str:
 def too_small(workers: int, files: int, tasks: int | None) -> Iterator[dict[str, object]]:
     """For a log: each limit that is too small for so many workers, where so many files may be open and so many processes and
     threads be had (`files_max`, `tasks_left`)."""
-    if files < (needed := files_needed(workers)):
+    if files < (needed := files_least(workers)):
         yield {"what": "open files", "limit": files, "needed": needed, "hint": more_files(workers)}
     if tasks is not None and tasks < (needed := tasks_needed(workers)):
         yield {"what": "processes and threads", "limit": tasks, "needed": needed, "hint": MORE_TASKS}

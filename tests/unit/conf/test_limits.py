@@ -7,7 +7,15 @@ import os
 
 import pytest
 
-from rocketcrew.conf.limits import files_needed, group_tasks_left, tasks_needed, too_small, used_up, with_remedy
+from rocketcrew.conf.limits import (
+    files_least,
+    files_needed,
+    group_tasks_left,
+    tasks_needed,
+    too_small,
+    used_up,
+    with_remedy,
+)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +64,12 @@ def test_the_group_with_the_least_room_holds_of_both_versions() -> None:
 
 
 def test_only_what_is_too_small_is_told() -> None:
-    files, tasks = files_needed(4), tasks_needed(4)
+    files, tasks = files_least(4), tasks_needed(4)
     assert list(too_small(4, files, tasks)) == list(too_small(4, files, None)) == []
     told = [each["what"] for each in too_small(4, files - 1, tasks - 1)]
     assert told == ["open files", "processes and threads"]
+
+
+def test_a_run_with_the_usual_limit_is_not_warned_of_where_doctor_advises_more() -> None:
+    assert files_needed(100) > 1024
+    assert not list(too_small(100, 1024, None))
