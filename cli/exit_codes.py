@@ -74,9 +74,9 @@ class Said:
         self._as_json = False
 
     def begin(self, command: str, log_format: object) -> None:
-        """It is this command; `log_format` as far as it is known."""
+        """It is this command; `log_format` as far as it is known, in whatever case the settings accept (conf/rules.py)."""
         self._service = command if command in SERVICES else ""
-        self._as_json = log_format == "json"
+        self._as_json = isinstance(log_format, str) and log_format.strip().lower() == "json"
 
     @property
     def objects(self) -> bool:

@@ -174,6 +174,8 @@ def service(*words: str, folder: Path, env: dict[str, str], capsys: pytest.Captu
         (("--set", "log.format=json"), {"ROCKETCREW_LOG_FORMAT": "human"}, ""),
         ((), {"ROCKETCREW_LOG_FORMAT": "json"}, '[log]\nformat = "human"\n'),
         ((), {}, '[log]\nformat = "json"\n'),
+        ((), {"ROCKETCREW_LOG_FORMAT": " JSON "}, ""),
+        ((), {}, '[log]\nformat = "Json"\n'),
     ],
 )
 def test_where_the_log_is_json_a_failure_is_one_object_in_one_line(
@@ -196,8 +198,9 @@ def test_where_the_log_is_json_a_failure_is_one_object_in_one_line(
         (("run", "shop"), {}, "[log"),
         (("run", "shop", "--log-format", "human"), {"ROCKETCREW_LOG_FORMAT": "json"}, ""),
         (("lag",), {"ROCKETCREW_LOG_FORMAT": "json"}, ""),
+        (("run", "shop"), {"ROCKETCREW_LOG_FORMAT": "auto"}, ""),
     ],
-    ids=["a file that cannot be read", "the flag says otherwise", "somebody waits for the answer"],
+    ids=["a file that cannot be read", "the flag says otherwise", "somebody waits for the answer", "no terminal"],
 )
 def test_else_a_failure_is_in_words(
     words: tuple[str, ...], env: dict[str, str], file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
