@@ -81,10 +81,11 @@ class StatusFile:
         self.status = LoaderStatus(target=target)
         if before is not None:
             self.status.restarts = before.restarts + (before.state != STOPPED)
+            # Also with another target: a table may be moved, and what it lacks would count as explained from then on.
+            self.status.batches_lost = before.batches_lost
             if before.target == self.status.target:
                 self.status.batch_id = before.batch_id
                 self.status.batches_total = before.batches_total
-                self.status.batches_lost = before.batches_lost
                 self.status.rows_total = before.rows_total
                 if self.status.commit_buckets.keys() == before.commit_buckets.keys():
                     self.status.commit_buckets = before.commit_buckets

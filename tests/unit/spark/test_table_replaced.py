@@ -131,3 +131,14 @@ def test_nothing_is_noted_of_a_table_that_is_whole(world: World, tmp_path: Path)
     words = ["--staging", str(world.roots[0]), "--target", str(world.table), "--set", "spark.format=pyarrow"]
     assert run(("load", *words, "--table-replaced"), {}, tmp_path) == 0
     assert compared(world, 4).fine
+
+
+def test_lost_batches_are_known_of_a_table_that_was_moved_since(world: World, tmp_path: Path) -> None:
+    for offset in range(2):
+        assert load(world, "pyarrow", offset) == ""
+    shutil.rmtree(world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 2))
+    world.table = world.table.rename(tmp_path / "moved")
+    assert load(world, "pyarrow", 3) == ""
+    report = compared(world, 4)
+    assert (report.batches_lost, fates(report)[Fate.UNKNOWN]) == (2, ((0, 2),))
