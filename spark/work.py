@@ -177,7 +177,7 @@ class Work:
             closing(self._target_of(config, self._writer, threads)) as target,
         ):
             desks = [
-                Desk(make_loader(config, staging, target, threads, self._at_point), status)
+                Desk(self._loader_of(staging, target, threads, status), status)
                 for staging, status in zip(stagings, self._statuses, strict=True)
             ]
             if config.table_replaced:
@@ -201,6 +201,10 @@ class Work:
             if self._drain and not self._stop:
                 for loader, _ in desks:
                     self._log.info("all_loaded", **asdict(loader.totals))
+
+    def _loader_of(self, staging: Staging, target: Target, threads: Executor, status: StatusFile) -> Loader:
+        lost = status.status.batches_lost > 0
+        return make_loader(self._config, staging, target, threads, self._at_point, batches_lost=lost)
 
     def _take_on(self, batch: int) -> None:
         """Go on with the table as it is, at `batch`, where our folders' loaders have made more."""

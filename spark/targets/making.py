@@ -129,9 +129,11 @@ def make_loader(
     threads: Executor,
     on_point: Callable[[str], None] = lambda _: None,
     table_replaced: str = "",
+    *,
+    batches_lost: bool = False,
 ) -> Loader:
     """The loader of `config` from `staging`, one of its folders, into `target`; `table_replaced` as it has it, otherwise by
-    `load`."""
+    `load`. `batches_lost`: the table lacks some that were loaded from there, whose records are gaps from then on."""
     table = config.place if config.format in FOLDER_FORMATS and not on_hdfs(config.target) else None
     return Loader(
         staging,
@@ -144,7 +146,7 @@ def make_loader(
         on_point=on_point,
         file_bytes=config.target_file_bytes,
         epoch_on_recreated=config.epoch_on_recreated,
-        leave_gaps=config.leave_gaps or config.table_replaced,
+        leave_gaps=config.leave_gaps or config.table_replaced or batches_lost,
         epoch_column=config.format in FOLDER_FORMATS,
         exact=config.format in FOLDER_FORMATS,
         disk=CopyDisk(table.absolute() if isinstance(table, Path) else None),

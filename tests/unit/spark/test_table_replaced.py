@@ -142,3 +142,16 @@ def test_lost_batches_are_known_of_a_table_that_was_moved_since(world: World, tm
     assert load(world, "pyarrow", 3) == ""
     report = compared(world, 4)
     assert (report.batches_lost, fates(report)[Fate.UNKNOWN]) == (2, ((0, 2),))
+
+
+def test_the_gaps_of_lost_batches_do_not_end_later_loaders(world: World, tmp_path: Path) -> None:
+    """The supervisor says only after the command that it has finished the records, or once more."""
+    assert load(world, "pyarrow", 0, 1) == ""
+    shutil.copytree(world.table, tmp_path / "backup")
+    assert load(world, "pyarrow", 2) == ""
+    shutil.rmtree(world.table)
+    shutil.copytree(tmp_path / "backup", world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 3))
+    world.helpers.settle(world.roots[0], (*ORDERS[:4], 0, 4))
+    assert load(world, "pyarrow", 4) == ""
+    assert fates(compared(world, 5))[Fate.UNKNOWN] == ((2, 3),)
