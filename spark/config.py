@@ -17,6 +17,7 @@ from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
 from .connect import is_local, is_remote
 from .convert import FILE_BYTES
+from .errors import SETTINGS_FILE
 from .iceberg_catalog import ICEBERG_SPARK
 from .loader import POINTS
 from .object_store import Place, absolute, place_of
@@ -199,10 +200,12 @@ class LoaderConfig:
         return PlanBounds(self.max_rows, self.max_bytes * triggers)
 
     def load_line(self, *options: str) -> str:
-        """The command that loads the same with these options."""
+        """The command that loads the same with these options. What names a catalog or a cluster may be long, or secret: it
+        stays in its file, and without it another table would be filled."""
+        file = ("-c", SETTINGS_FILE) if self.options or self.conf or self.table else ()
         folders = [word for folder in self.stagings for word in ("--staging", folder)]
         return command_line(
-            "load", *options, *folders, "--target", self.target, *shape_of(self.format, self.partition_by)
+            "load", *file, *options, *folders, "--target", self.target, *shape_of(self.format, self.partition_by)
         )
 
     @property

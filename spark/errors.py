@@ -101,13 +101,23 @@ RUN_AGAIN: Final = "`rocketcrew reconcile --rerun HANDLER -g GROUP --target TABL
 """What runs messages once more whose rows are lost."""
 
 
+SETTINGS_FILE: Final = "SETTINGS.toml"
+"""In a command line that needs settings of which options alone do not tell."""
+
+
+def typed(load: str) -> str:
+    """A command line of `load` as a message has it."""
+    told = f" ({SETTINGS_FILE} is the file with the member's settings, which say what table that is)"
+    return f"`{load}`{told if SETTINGS_FILE in load else ''}"
+
+
 def take_on(load: str, reset: str) -> str:
     """What to do about a table that has fewer batches than its loaders know of; the two command lines are of `load`, with
     --table-replaced, and of `reset`. No file is to be deleted: what is known of the table before would go with it."""
     return (
         f"Put it back; or go on with what is there: stop the members, and have a loader note that the other batches are lost:"
-        f" `{load}`. From then on `rocketcrew reconcile` names what they may have had as unknown, and brings it by --rerun"
-        f" HANDLER; so do members that start after `{reset}`"
+        f" {typed(load)}. From then on `rocketcrew reconcile` names what they may have had as unknown, and brings it by"
+        f" --rerun HANDLER; so do members that start after `{reset}`"
     )
 
 

@@ -65,6 +65,11 @@ class LoaderStatus:
     exit_code: int | None = None
     error: str = ""
 
+    @property
+    def knows_batches(self) -> bool:
+        """Whether a loader of the folder has found or made batches of the target, or missed some."""
+        return bool(self.batch_id or self.batches_total or self.batches_lost)
+
     def committed(self, seconds: float) -> None:
         """Count one more commit."""
         self.commit_buckets[_BOUNDS[bisect_left(COMMIT_S, seconds)]] += 1

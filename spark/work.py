@@ -25,18 +25,18 @@ from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.limits import is_no_thread, used_up, with_remedy
-from ..conf.segment_format import READY_DIR
+from ..conf.segment_format import LOADER_STATUS_FILE, READY_DIR
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
 from .connect import shown
-from .errors import RUN_AGAIN, StoppedError, exit_code
+from .errors import RUN_AGAIN, StoppedError, exit_code, typed
 from .loader import Loader
 from .progress import STAGING
 from .registration import Registrar, registrar_of
 from .reports import BatchReport
 from .staging import Staging
-from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made
+from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made, read_status
 from .targets.delta import DeltaTarget
 from .targets.making import make_loader, make_target
 from .targets.parquet import ParquetTarget
@@ -171,6 +171,8 @@ class Work:
         stagings = self._stagings = [Staging(folder) for folder in config.stagings]
         for staging in stagings:
             staging.lock()
+        if config.table_replaced:
+            refuse_unknown_table(config)
         self._statuses = [self._status_of(staging) for staging in stagings]
         with (
             ThreadPoolExecutor(max(2, config.cores), "loader") as threads,
@@ -381,6 +383,17 @@ class Work:
                 self._log.error("status_not_written", error=str(failure))
 
 
+def refuse_unknown_table(config: LoaderConfig) -> None:
+    """Raise UsageError where no loader of the folders knows anything of the table: another one would be filled, and what is
+    known of the right one would be forgotten. Nothing was written yet."""
+    told = (read_status(folder / LOADER_STATUS_FILE) for folder in config.stagings)
+    if not any(one is not None and one.target == config.shown_identity and one.knows_batches for one in told):
+        raise UsageError(
+            f"nothing is known of an earlier table at {config.shown_identity}: is this the right one (spark.target,"
+            " spark.options)? Without --table-replaced it is filled as it is"
+        )
+
+
 def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
     """Raise UsageError when segments that wait do not fit the table: nothing was loaded yet, and nothing was moved.
 
@@ -393,10 +406,10 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
         found += [(folder / READY_DIR / name, why) for name, why in misfits.items()]
     if found:
         path, why = found[0]
-        aside = config.load_line("--quarantine")
+        aside = typed(config.load_line("--quarantine"))
         raise UsageError(
             f"{len(found)} of the sealed segments do not fit the table {config.target}; {path}: {why}. Nothing was loaded."
-            f" Load into another table, or have `{aside}` set these segments aside, and run their messages again: {RUN_AGAIN}"
+            f" Load into another table, or have {aside} set these segments aside, and run their messages again: {RUN_AGAIN}"
         )
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
 from loader_world import World
+from pyiceberg.catalog import load_catalog
 
 from rocketcrew.cli.main import run
+from rocketcrew.conf.exit_codes import EXIT_USAGE
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, reconcile
@@ -23,11 +28,13 @@ from rocketcrew.spark.work import Work
 ORDERS = QueueKey("g", "orders", "broker-a", 0)
 
 
-def load(world: World, format_: str, *offsets: int, at: int = 0) -> str:
+def load(
+    world: World, format_: str, *offsets: int, at: int = 0, options: Mapping[str, str] = MappingProxyType({})
+) -> str:
     """One run of a loader of its own; why it ended, empty: all is loaded."""
     if offsets:
         world.seal([world.helpers.Record(offset) for offset in offsets], at=at)
-    config = LoaderConfig(world.roots[at], world.table, format=format_)
+    config = LoaderConfig(world.roots[at], world.table, format=format_, options=options)
     work = Work(config, make_writer(config))
     assert (work.run() == 0) is not bool(work.error)
     return work.error
@@ -155,3 +162,40 @@ def test_the_gaps_of_lost_batches_do_not_end_later_loaders(world: World, tmp_pat
     world.helpers.settle(world.roots[0], (*ORDERS[:4], 0, 4))
     assert load(world, "pyarrow", 4) == ""
     assert fates(compared(world, 5))[Fate.UNKNOWN] == ((2, 3),)
+
+
+def test_a_table_of_which_nothing_is_known_is_not_begun(world: World, tmp_path: Path) -> None:
+    """Such as that of a mistyped path; what is known of the right one stays."""
+    assert load(world, "pyarrow", 0) == ""
+    world.seal([world.helpers.Record(1)])
+    words = ["--staging", str(world.roots[0]), "--set", "spark.format=pyarrow", "--table-replaced"]
+    other = tmp_path / "tabel"
+    assert run(("load", *words, "--target", str(other)), {}, tmp_path) == EXIT_USAGE
+    assert not other.exists()
+    shutil.rmtree(world.table)
+    assert load(world, "pyarrow").startswith("the table had reached batch 1, and is now at 0")
+    world.seal([world.helpers.Record(2)], at=1)  # of a member that has loaded nothing yet
+    words += ["--staging", str(world.roots[1]), "--target", str(world.table)]
+    assert run(("load", *words), {}, tmp_path) == 0
+    assert fates(compared(world, 3)) == {Fate.LOADED: ((1, 3),), Fate.UNKNOWN: ((0, 1),), Fate.WAITING: ((3, 5),)}
+
+
+def test_the_table_of_a_catalog_is_named_by_a_file_of_settings(world: World, tmp_path: Path) -> None:
+    """Without the member's spark.options the command would fill another one."""
+    options = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "table": "sales.orders"}
+    assert load(world, "iceberg", 0, options=options) == ""
+    with closing(load_catalog("rocketcrew", **options)) as catalog:
+        catalog.drop_table(options["table"])
+    shutil.rmtree(world.table)
+    error = load(world, "iceberg", 1, options=options)
+    assert "`rocketcrew load -c SETTINGS.toml --table-replaced" in error
+    assert "` (SETTINGS.toml is the file with the member's settings" in error
+    (line,) = re.findall(r"`(rocketcrew load [^`]*)`", error)
+    assert run(shlex.split(line)[1:], {}, tmp_path) == EXIT_USAGE, "there is no such file"
+    assert not world.table.exists()
+    told = "".join(f'{name} = "{value}"\n' for name, value in options.items())
+    (tmp_path / "SETTINGS.toml").write_text(f"[spark.options]\n{told}")
+    line = line.replace("SETTINGS.toml", str(tmp_path / "SETTINGS.toml"))
+    as_said(world, tmp_path, f"`{line}`")
+    assert load(world, "iceberg", 2, options=options) == ""
+    assert not (world.table / "catalog.db").exists()
