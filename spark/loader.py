@@ -116,6 +116,8 @@ class Loader:
         self.totals = Totals()
         self.costs = Costs()
         self.progress = Progress()
+        self.topics: frozenset[str] = frozenset()
+        """Of the table, as of the last batch that was loaded."""
         self._staging = staging
         self._target = target
         self._trigger = trigger
@@ -478,6 +480,7 @@ class Loader:
             self._after_full_disk(plan)
             return None
         self._races_lost, self._known_batch = 0, plan.batch
+        self.topics = frozenset(key.topic for key in accounts.loaded.queues)
         self._bytes_max = min(self._plan_bounds.bytes_max, 2 * self._bytes_max)
         self._on_point("renamed")
         report = self._report(plan, staged, begun, stage_s, job_s)

@@ -41,7 +41,7 @@ whatever the broker still has: what it has deleted since stays unexplained, and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -155,6 +155,8 @@ class TableFacts:
     """Files in bad/ that were of no epoch, and of which the table has each record by now."""
     batches_lost: int = 0
     """How many batches the table had before it was removed or taken back, without which its loaders have gone on."""
+    topics_lost: Collection[str] | None = None
+    """The topics of which these may have had records; None: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,12 +213,13 @@ class Report:
     """The table's last batch, and how many it must have had, where these are more: it was taken away or back."""
     needless: tuple[str, ...] = ()
     batches_lost: int = 0
-    """As `TableFacts` has them."""
+    topics_lost: Collection[str] | None = None
+    """Both as `TableFacts` has them."""
 
     @property
     def fine(self) -> bool:
         """Whether everything is explained."""
-        if self.rows is not None or self.batches is not None or (self.batches_lost and self.unseen):
+        if self.rows is not None or self.batches is not None or self.unseen_lost:
             return False
         return not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
 
@@ -234,6 +237,11 @@ class Report:
     def unseen(self) -> int:
         """How many messages there are, or may have been, before the first that anything knows that was looked into."""
         return sum(queue.unseen.count() for queue in self.queues)
+
+    @property
+    def unseen_lost(self) -> bool:
+        """Whether some of that may have been in batches that are lost."""
+        return any(queue.unseen and may_have_lost(self, queue.key) for queue in self.queues)
 
     @property
     def only_before(self) -> int:
@@ -311,8 +319,15 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     replaced = any(queue.fates.get(Fate.MISSING, IntervalSet()) - queue.out_of_reach for queue in queues)
     batches = table.batches if table.batches[0] < table.batches[1] else None
     return Report(
-        queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless, table.batches_lost
-    )
+        queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless, table.batches_lost,
+        table.topics_lost,
+    )  # fmt: skip
+
+
+def may_have_lost(one: TableFacts | Report, key: QueueKey) -> bool:
+    """Whether batches are lost that may have had records of this queue. Of a topic that the table did not know when its
+    loaders took it on, the group began where its first record is."""
+    return one.batches_lost > 0 and (one.topics_lost is None or key.topic in one.topics_lost)
 
 
 def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:
@@ -434,7 +449,7 @@ def _queue(
     elsewhere = noted.pop(ELSEWHERE) - settled
     known = _joined((present, loaded, settled, *noted.values()))
     expected, not_committed = table.outcomes.of_queue(ROWS, key), _from(ends)
-    first = 0 if ends is not None and table.batches_lost else _first(known, waiting | aside, ends)
+    first = 0 if ends is not None and may_have_lost(table, key) else _first(known, waiting | aside, ends)
     before = IntervalSet.of([(0, first)]) | others
     elsewhere -= before  # it names all that was shown, from 0 on
     all_known = _joined((known, elsewhere, waiting, aside, expected))

@@ -20,6 +20,8 @@ STATUS_VERSION = 1
 COMMIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """Upper bounds: a folder's commit takes some hundredths, one in a bucket or a catalog seconds."""
 _BOUNDS: Final = (*map(str, COMMIT_S), "+Inf")
+TOPICS_MAX: Final = 200
+"""Topics that are noted; more are as good as all, and the file is written every second."""
 STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"
 
 
@@ -29,6 +31,8 @@ class LoaderStatus:
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
     `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
+    `topics`: those of the table, as of the last batch that this folder loaded; `topics_lost`: those of which batches may be
+    lost. None: it can be any.
     `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
     text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
     `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
@@ -47,6 +51,8 @@ class LoaderStatus:
     batch_id: int = 0
     batches_total: int = 0
     batches_lost: int = 0
+    topics: list[str] | None = None
+    topics_lost: list[str] | None = None
     rows_total: int = 0
     commit_buckets: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_BOUNDS, 0))
     commit_seconds_total: float = 0.0
@@ -87,19 +93,21 @@ class StatusFile:
         if before is not None:
             self.status.restarts = before.restarts + (before.state != STOPPED)
             # Also with another target: a table may be moved, and what it lacks would count as explained from then on.
-            self.status.batches_lost = before.batches_lost
+            self.status.batches_lost, self.status.topics_lost = before.batches_lost, before.topics_lost
             if before.target == self.status.target:
-                self.status.batch_id = before.batch_id
+                self.status.batch_id, self.status.topics = before.batch_id, before.topics
                 self.status.batches_total = before.batches_total
                 self.status.rows_total = before.rows_total
                 if self.status.commit_buckets.keys() == before.commit_buckets.keys():
                     self.status.commit_buckets = before.commit_buckets
                     self.status.commit_seconds_total = before.commit_seconds_total
 
-    def take_on(self, batch: int, lost: int) -> None:
-        """Go on with a table that is at `batch`, though it was further by so many."""
-        self.status.batch_id, self.status.batches_total = batch, 0
-        self.status.batches_lost += lost
+    def take_on(self, batch: int, lost: int, topics: list[str] | None) -> None:
+        """Go on with a table that is at `batch`, though it was further by so many, which may be of these topics."""
+        status = self.status
+        status.topics_lost = topics_of([topics, *([status.topics_lost] if status.batches_lost else [])])
+        status.batch_id, status.batches_total = batch, 0
+        status.batches_lost += lost
 
     def write(self, now_ms: int) -> None:
         """Replace the file. Raises OSError."""
@@ -112,6 +120,16 @@ def batches_made(statuses: Iterable[LoaderStatus]) -> int:
     in common."""
     told = list(statuses)
     return max([sum(one.batches_total for one in told), *(one.batch_id for one in told)], default=0)
+
+
+def topics_of(told: Iterable[Iterable[str] | None]) -> list[str] | None:
+    """The topics of all these, None where one of them can be any."""
+    found: set[str] = set()
+    for topics in told:
+        if topics is None:
+            return None
+        found.update(topics)
+    return sorted(found) if len(found) <= TOPICS_MAX else None
 
 
 def read_status(path: Path) -> LoaderStatus | None:

@@ -49,7 +49,7 @@ from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, read_times, readable_offsets
 from .staging import Staging
-from .status import LoaderStatus, batches_made, read_status
+from .status import LoaderStatus, batches_made, read_status, topics_of
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
@@ -127,6 +127,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         (ledger.state.batch, batches_made(ours)),
         needless,
         max((one.batches_lost for one in ours), default=0),
+        topics_of(one.topics_lost for one in ours if one.batches_lost),
     )
     return facts, broken
 

@@ -36,7 +36,7 @@ from .progress import STAGING
 from .registration import Registrar, registrar_of
 from .reports import BatchReport
 from .staging import Staging
-from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made, read_status
+from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made, read_status, topics_of
 from .targets.delta import DeltaTarget
 from .targets.making import make_loader, make_target
 from .targets.parquet import ParquetTarget
@@ -213,8 +213,9 @@ class Work:
         lost = batches_made(one.status for one in self._statuses) - batch
         if lost <= 0:
             return
+        topics = topics_of(one.status.topics for one in self._statuses if one.status.batch_id)
         for status in self._statuses:
-            status.take_on(batch, lost)
+            status.take_on(batch, lost, topics)
             status.write(wall_ms())
         self._log.warning("table_replaced", batch=batch, batches_lost=lost, remedy=RUN_AGAIN)
 
@@ -312,7 +313,7 @@ class Work:
             return
         with self._telling:
             status = self._status.status
-            status.batch_id = report.batch
+            status.batch_id, status.topics = report.batch, topics_of([loader.topics])
             status.batches_total += 1
             status.rows_total += report.rows
             status.committed(report.commit_s)

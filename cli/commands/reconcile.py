@@ -72,7 +72,8 @@ BATCHES_GONE: Final = (
 BATCHES_LOST: Final = (
     "lost with an earlier table: {0}. From the beginning of each queue on, what is unknown may have been in it, and what"
     " brokers have is brought by --rerun HANDLER, or after `{1}`. What nobody can bring any more stays unexplained, unless"
-    " the folders' loader.json is deleted while no loader runs (it writes the file back): then nothing is known of that table"
+    " the folders' loader.json is deleted while no loader runs (it writes the file back): then nothing is known of that"
+    " table, and the loader goes on without its records only by spark.on_gap = leave"
 )
 
 NOT_ON_HDFS: Final = (
@@ -555,7 +556,7 @@ def as_lines(
         lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
     if report.batches is not None:
         lines.append(BATCHES_GONE.format(*report.batches, take_on(load, reset(own_topics(report), "earliest"))))
-    if report.batches_lost and (report.unknown or report.unseen):
+    if report.batches_lost and (report.unknown or report.unseen_lost):
         lost = f"{report.batches_lost} batch{'es' * (report.batches_lost > 1)}"
         lines.append(BATCHES_LOST.format(lost, reset(own_topics(report), "earliest")))
     lines += [f"unreadable {name}" for name in broken]

@@ -7,6 +7,7 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -199,3 +200,26 @@ def test_the_table_of_a_catalog_is_named_by_a_file_of_settings(world: World, tmp
     as_said(world, tmp_path, f"`{line}`")
     assert load(world, "iceberg", 2, options=options) == ""
     assert not (world.table / "catalog.db").exists()
+
+
+def test_a_topic_that_the_group_took_up_after_the_loss(world: World, tmp_path: Path) -> None:
+    """From its end: what brokers have from before that was never the group's, and is not to be run."""
+    assert load(world, "pyarrow", 0, 1) == ""
+    shutil.rmtree(world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 2))
+    bills = ORDERS._replace(topic="bills")
+    world.seal([world.helpers.Record(20, topic="bills")])
+    assert load(world, "pyarrow") == ""
+    ends = {ORDERS: QueueEnds(0, 3, 3), bills: QueueEnds(5, 21, 21), ORDERS._replace(queue_id=1): QueueEnds(0, 2, 2)}
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], ends)
+    assert fates(report, bills) == {Fate.LOADED: ((20, 21),), Fate.BEFORE: ((5, 20),)}
+    assert {(key.topic, key.queue_id): one.pieces for key, one in report.to_run_again().queues.items()} == {
+        ("orders", 0): ((0, 2),), ("orders", 1): ((0, 2),)
+    }  # fmt: skip
+    assert load(world, "pyarrow", 0, 1) == ""
+    facts = table_facts(world.table, world.roots[:1])[0]
+    assert reconcile(facts, None).fine
+    assert not reconcile(replace(facts, topics_lost=None), None).fine, "as one that an earlier version took on"
+    shutil.rmtree(world.table)
+    as_said(world, tmp_path, load(world, "pyarrow", 3))
+    assert table_facts(world.table, world.roots[:1])[0].topics_lost == ["bills", "orders"]
