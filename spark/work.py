@@ -215,6 +215,9 @@ class Work:
             return
         topics = topics_of(one.status.topics for one in self._statuses if one.status.batch_id)
         for status in self._statuses:
+            one = status.status
+            if one.batches_lost and (one.batch_id, one.batches_total) == (batch, 0):
+                continue  # noted by a run that was killed before it had come to the others
             status.take_on(batch, lost, topics)
             status.write(wall_ms())
         self._log.warning("table_replaced", batch=batch, batches_lost=lost, remedy=RUN_AGAIN)

@@ -21,7 +21,7 @@ from rocketcrew.conf.exit_codes import EXIT_USAGE
 from rocketcrew.durable.intervals import QueueKey
 from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.reconciling import Fate, QueueEnds, Report, reconcile
-from rocketcrew.spark.status import read_status
+from rocketcrew.spark.status import StatusFile, read_status
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.work import Work
@@ -223,3 +223,20 @@ def test_a_topic_that_the_group_took_up_after_the_loss(world: World, tmp_path: P
     shutil.rmtree(world.table)
     as_said(world, tmp_path, load(world, "pyarrow", 3))
     assert table_facts(world.table, world.roots[:1])[0].topics_lost == ["bills", "orders"]
+
+
+def test_a_run_that_was_killed_between_two_folders_counts_nothing_twice(world: World, tmp_path: Path) -> None:
+    for at, offset in ((0, 0), (1, 1), (0, 2)):
+        assert load(world, "pyarrow", offset, at=at) == ""
+    shutil.rmtree(world.table)
+    first = StatusFile(world.roots[0], str(world.table))
+    first.take_on(0, 3, ["orders"])
+    first.write(0)
+    words = [word for root in world.roots for word in ("--staging", str(root))]
+    words += ["--target", str(world.table), "--set", "spark.format=pyarrow", "--table-replaced"]
+    for _ in range(2):
+        assert run(("load", *words), {}, tmp_path) == 0
+        told = [read_status(root / "loader.json") for root in world.roots]
+        assert [one and (one.batch_id, one.batches_total, one.batches_lost) for one in told] == [(0, 0, 3), (0, 0, 2)]
+    assert not load(world, "pyarrow", 3, at=1)
+    assert compared(world, 4).batches_lost == 3
