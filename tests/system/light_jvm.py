@@ -4,11 +4,18 @@ A JVM that writes one small table takes 14 s of CPU time, with these options 4 s
 tests have Spark do, not only of tables: with SQL, a stream and a Python task 14 s of CPU instead of 19, on a busy machine.
 They reach every JVM below the tests through JDK_JAVA_OPTIONS, which the `java` launcher reads. What is tested is the same;
 how fast Spark works is for bench/.
+
+So do settings of Spark's for tables of a few rows, which a session's own win over: Spark's and Delta's defaults cut each
+shuffle into 200 parts and each snapshot into 50, and compile a program for each query. The first story of test_demo.py
+has Spark as it comes.
+
+The Python processes that Spark starts take pyspark as it is installed: quick_python/sitecustomize.py.
 """
 
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -27,6 +34,13 @@ if TYPE_CHECKING:
 
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:disable"
 ARCHIVE_TIMEOUT_S = 300.0
+FOR_FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+QUICK_PYTHON = Path(__file__).parent / "quick_python"
 KEPT_S = 7 * 24 * 3600
 """An archive (160 to 180 MB) that no test has used for so long is taken for one of a checkout that is gone."""
 
@@ -35,9 +49,17 @@ def light_environment() -> dict[str, str]:
     """What to add to the environment; nothing where there is no Java."""
     if shutil.which("java") is None:
         return {}
-    return {"JDK_JAVA_OPTIONS": f"{LIGHT} -XX:SharedArchiveFile={class_archive()}"}
+    path = os.pathsep.join(filter(None, [str(QUICK_PYTHON), os.environ.get("PYTHONPATH")]))
+    settings = " ".join(f"-D{name}={value}" for name, value in FOR_FEW_ROWS.items())
+    return {"JDK_JAVA_OPTIONS": f"{light_options()} {settings}", "PYTHONPATH": path}
 
 
+def light_options() -> str:
+    """For a JVM whose Spark has its own settings."""
+    return f"{LIGHT} -XX:SharedArchiveFile={class_archive()}"
+
+
+@functools.cache
 def class_archive() -> Path:
     """What a JVM of Spark had loaded at its end, in a file of the user's cache; made once for each Spark and JVM.
 
@@ -66,7 +88,7 @@ def class_archive() -> Path:
 
 def write_archive(file: Path) -> None:
     with tempfile.TemporaryDirectory() as home:
-        conf = {"spark.driver.extraJavaOptions": f"{LIGHT} -XX:ArchiveClassesAtExit={file}"}
+        conf = FOR_FEW_ROWS | {"spark.driver.extraJavaOptions": f"{LIGHT} -XX:ArchiveClassesAtExit={file}"}
         session = open_session(SessionSettings(Path(home, "spark"), driver_memory="600m", conf=conf, env=os.environ))
         use_all(session.spark, Path(home))
         session.close(ARCHIVE_TIMEOUT_S)

@@ -9,8 +9,9 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
@@ -18,15 +19,20 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from harness import WAIT_S, runs, wait_until
+from light_jvm import light_options
 
 DEMO_S = 600.0
 """For all of it: broker, workers and the loader's Spark start, and in the end another Spark, for the answers."""
 
 
 @contextlib.contextmanager
-def started(folder: Path, *arguments: str, temporary: Path | None = None) -> Generator[subprocess.Popen[str]]:
+def started(
+    folder: Path, *arguments: str, temporary: Path | None = None, more: Mapping[str, str] = MappingProxyType({})
+) -> Generator[subprocess.Popen[str]]:
     """A demo, which is gone in the end, whatever the test found; what it started goes with it."""
-    env = {**os.environ, "ROCKETCREW_SECURITY_TLS_ENABLE": "true", **({"TMPDIR": str(temporary)} if temporary else {})}
+    env = {**os.environ, "ROCKETCREW_SECURITY_TLS_ENABLE": "true", **more}
+    if temporary:
+        env["TMPDIR"] = str(temporary)
     with subprocess.Popen(
         [sys.executable, "-m", "rocketcrew", "demo", "--dir", str(folder), *arguments],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, env=env,
@@ -38,7 +44,9 @@ def started(folder: Path, *arguments: str, temporary: Path | None = None) -> Gen
 
 
 def test_the_demo_accounts_for_every_file(tmp_path: Path) -> None:
-    with started(tmp_path / "data", "--files", "150", "--json") as demo:
+    # Spark without the settings of these tests, and with its own archive of pyspark.
+    as_it_comes = {"JDK_JAVA_OPTIONS": light_options(), "PYTHONPATH": ""}
+    with started(tmp_path / "data", "--files", "150", "--json", more=as_it_comes) as demo:
         out, err = demo.communicate(timeout=DEMO_S)
     assert demo.returncode == 0, err
     figures = json.loads(out.strip().splitlines()[-1])
