@@ -6,9 +6,13 @@ with a heartbeat on it, asks only so often and then drops the message. So for su
 
 - heartbeats go to all masters of its topics, and at once on each new connection;
 - a connection that is lost is made anew, though nothing is sent: after a second, then at longer waits while the broker is
-  down, up to the interval of heartbeats (Java: at its next heartbeat);
+  down, up to the interval of heartbeats (Java: at its next heartbeat). Once after each heartbeat that was answered: a
+  broker that cuts every connection is left to the regular ones;
 - its topics' routes stay in use, however long ago it has sent there and however long their brokers are away. Its default
   topic is one of them: so one is asked that has sent nothing yet, wherever brokers make topics by themselves.
+
+A broker that is away is a warning once, until it answers. A cluster that is shared may be closed before its producers: their
+work ends with it.
 
 Source: client/impl/factory/MQClientInstance.java (sendHeartbeatToAllBrokerWithLock); the default topic is 4.9's
 (DefaultMQProducerImpl.start), which 5.x has no more.
@@ -19,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from ..remoting.bodies import HeartbeatData, ProducerData
 from ..remoting.errors import RocketcrewError
@@ -27,6 +31,8 @@ from .background import background
 from .cluster import Cluster
 from .logs import get_logger
 from .operations import Operations
+
+T = TypeVar("T")
 
 HEARTBEAT_INTERVAL_MS = 30_000
 FIRST_HEARTBEAT_MS = 1_000
@@ -52,8 +58,12 @@ class Presence:
         """Each ends one."""
         self._held: dict[str, None] | None = None
         """Topics that brokers may ask about; None: nobody asks."""
-        self._returning: set[str] = set()
-        """Masters whose connection was lost, and is being made anew."""
+        self._returning: dict[str, asyncio.Task[None]] = {}
+        """Masters whose connection was lost and that have answered no heartbeat since: what makes it anew, or has tried."""
+        self._connecting: set[str] = set()
+        """Masters that a heartbeat is about to be connected with: it is the first on its connection."""
+        self._failing: set[str] = set()
+        """Masters whose last heartbeat failed, which was logged."""
         self.started = False
 
     def start(self, asked_about: str | None) -> None:
@@ -77,26 +87,35 @@ class Presence:
         """Do this too, again and again."""
 
         async def forever() -> None:
-            while True:
-                await asyncio.sleep(interval_ms / 1000)
+            while await self._goes_on(interval_ms):
                 await work()
 
         self._run(forever())
 
-    async def leave(self) -> None:
-        """End the work, and tell the brokers in use that we are gone."""
+    def abandon(self) -> None:
+        """End the work, and tell nobody."""
         self.started = False
-        for stop in self._listens:
-            stop()
+        while self._listens:
+            self._listens.pop()()
         for task in self._tasks:
             task.cancel()
+
+    async def leave(self) -> None:
+        """End the work, and tell the brokers in use that we are gone."""
+        self.abandon()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await asyncio.gather(*(self._unregister(address) for address in self._connected_masters()))
 
-    def _run(self, work: Coroutine[Any, Any, object]) -> None:
+    def _run(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = background(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _goes_on(self, wait_ms: float) -> bool:
+        """Wait so long; whether there is somebody to talk to then."""
+        await asyncio.sleep(wait_ms / 1000)
+        return not self._cluster.is_closed
 
     def _masters(self) -> list[str]:
         return self._cluster.all_broker_addresses(masters_only=True)
@@ -106,56 +125,82 @@ class Presence:
         return [address for address in self._masters() if address in connected]
 
     def _connected(self, address: str) -> None:
-        if self.started and address in self._masters():
+        if address not in self._connecting and address in self._masters():
             self._run(self._heartbeat(address))
 
     def _lost(self, address: str) -> None:
-        if self.started and address in self._masters() and address not in self._returning:
-            self._returning.add(address)
-            self._run(self._return_to(address))
+        if not self._cluster.is_closed and address in self._masters() and address not in self._returning:
+            self._returning[address] = self._run(self._return_to(address))
 
     async def _return_to(self, address: str) -> None:
         """Connect with a master by a heartbeat; after the last try here the regular ones go on."""
         wait_ms = RECONNECT_FIRST_MS
-        try:
-            while wait_ms < self._interval_ms:
-                await asyncio.sleep(wait_ms / 1000)
-                if address not in self._masters() or await self._heartbeat(address):
-                    return
-                wait_ms *= 2
-        finally:
-            self._returning.discard(address)
+        while wait_ms < self._interval_ms and await self._goes_on(wait_ms):
+            if address not in self._masters() or await self._heartbeat(address):
+                return
+            wait_ms *= 2
 
     async def _keep_held(self) -> None:
         """Ask for the routes of what brokers may ask about: what was asked for lately is neither forgotten nor borrowed for
         ever. In a task of its own: a name server that is silent must not hold up the heartbeats."""
-        while True:
+        wait_ms = 0
+        while await self._goes_on(wait_ms):
+            wait_ms = self._interval_ms
             for topic in tuple(self._held or ()):
                 with contextlib.suppress(
                     RocketcrewError
                 ):  # asked again; a renewal that fails is logged where it is made
                     await self._cluster.route(topic)
-            await asyncio.sleep(self._interval_ms / 1000)
 
     async def _keep_alive(self) -> None:
         wait_ms = min(FIRST_HEARTBEAT_MS, self._interval_ms)
-        while True:
-            await asyncio.sleep(wait_ms / 1000)
+        while await self._goes_on(wait_ms):
             wait_ms = self._interval_ms
-            masters = self._connected_masters() if self._held is None else self._masters()
-            await asyncio.gather(*map(self._heartbeat, masters))
+            masters = self._masters()
+            self._failing.intersection_update(masters)
+            for address in self._returning.keys() - set(masters):
+                self._answered(address)
+            await asyncio.gather(
+                *map(self._heartbeat, masters if self._held is not None else self._connected_masters())
+            )
 
     async def _heartbeat(self, address: str) -> bool:
         """Whether the broker knows us now."""
         data = HeartbeatData(self._cluster.client_id, producer_data_set=(ProducerData(self._group),))
+        remoting = self._cluster.remoting
+        if remoting.connection_of(address) is None:
+            self._connecting.add(address)
         try:
             wait_ms = self._cluster.access.heartbeat_timeout_ms(self._interval_ms)
             await self._operations.heartbeat(address, data, timeout_ms=wait_ms)
         except RocketcrewError as error:
-            broker = self._cluster.broker_at(address)
-            _log.warning("heartbeat_failed", broker=broker, address=address, error=str(error))
+            self._failed(address, error)
             return False
+        finally:
+            self._connecting.discard(address)
+        if address in self._failing:
+            self._failing.remove(address)
+            _log.info("heartbeat_answered_again", broker=self._cluster.broker_at(address), address=address)
+        if remoting.connection_of(address) is None:  # it was cut behind the answer
+            return False
+        self._answered(address)
         return True
+
+    def _answered(self, address: str) -> None:
+        """Nobody need return there; after the next loss somebody does."""
+        task = self._returning.pop(address, None)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _failed(self, address: str, error: RocketcrewError) -> None:
+        if self._cluster.is_closed:
+            return
+        said = {"broker": self._cluster.broker_at(address), "address": address, "error": str(error)}
+        if address in self._failing:
+            _log.debug("heartbeat_failed", **said)
+        else:
+            self._failing.add(address)
+            _log.warning("heartbeat_failed", **said)
 
     async def _unregister(self, address: str) -> None:
         try:

@@ -255,6 +255,7 @@ class Producer:
     def abandon(self) -> None:
         """Cut the connections, and be closed: for what was interrupted in the middle of anything."""
         self._closed = True
+        self._presence.abandon()
         for address in self.cluster.remoting.addresses:
             connection = self.cluster.remoting.connection_of(address)
             if connection is not None:
