@@ -101,6 +101,8 @@ class _Entry:
     used_s: float
     refused_s: float | None = None
     """Since when the name server has no route of the topic."""
+    not_renewed: bool = False
+    """The last renewal failed, which was logged."""
 
 
 class Cluster:
@@ -426,7 +428,9 @@ class Cluster:
             return
         entry.checked_s = max(entry.checked_s, asked.asked_s)  # not again before the next interval
         if asked.renews:
-            _log.warning("route_not_renewed", topic=sought[0], error=str(error))
+            log = _log.debug if entry.not_renewed else _log.warning
+            log("route_not_renewed", topic=sought[0], error=str(error))
+            entry.not_renewed = True
 
     async def _route_or_borrowed(self, sought: tuple[str, str, int], asked: _Question) -> TopicRouteData:
         topic, default_topic, queue_nums = sought

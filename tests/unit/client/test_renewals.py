@@ -52,6 +52,21 @@ async def test_a_renewal_that_fails_is_logged_once_and_tried_again_at_the_next_p
         await remoting.asked(3)
 
 
+@pytest.mark.parametrize("refused", [True, False])
+async def test_renewals_that_fail_are_a_warning_once_until_one_does_not(make_peer, refused):
+    clock, known = Clock(), Routes(t=route_of("a"))
+    async with make_peer(known) as server, cluster_of(server.address, clock=clock) as cluster:
+        await cluster.route("t")
+        with structlog.testing.capture_logs() as lines:
+            for fails in (True, True, False, True):
+                known.not_ready = fails and not refused
+                known.routes = {} if fails and refused else {"t": route_of("a")}
+                clock.now_s += 30
+                await cluster.refresh()
+        levels = [line["log_level"] for line in lines if line["event"] == "route_not_renewed"]
+        assert levels == ["warning", "debug", "warning"]
+
+
 async def test_a_renewal_ends_with_the_cluster():
     async with standing_still() as (cluster, remoting, clock):
         clock.now_s += 30
