@@ -157,6 +157,8 @@ class TableFacts:
     """How many batches the table had before it was removed or taken back, without which its loaders have gone on."""
     topics_lost: Collection[str] | None = None
     """The topics of which these may have had records; None: any."""
+    later: tuple[str, ...] = ()
+    """What is said of files that a later version has made: what became of the records in them is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +216,8 @@ class Report:
     needless: tuple[str, ...] = ()
     batches_lost: int = 0
     topics_lost: Collection[str] | None = None
-    """Both as `TableFacts` has them."""
+    later: tuple[str, ...] = ()
+    """All as `TableFacts` has them."""
 
     @property
     def fine(self) -> bool:
@@ -320,7 +323,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     batches = table.batches if table.batches[0] < table.batches[1] else None
     return Report(
         queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless, table.batches_lost,
-        table.topics_lost,
+        table.topics_lost, table.later,
     )  # fmt: skip
 
 

@@ -34,6 +34,8 @@ from ..conf.segment_format import (
     TOPIC,
     key_fields,
 )
+from ..durable.facts import FACTS_SUFFIX, LEFT_SUFFIX, facts_from_bytes
+from ..durable.files import read_sealed
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
 from ..durable.outcomes import NO_ROWS, SETTLED, BatchOutcomes, Outcomes
 from ..durable.versions import LaterVersionError
@@ -89,9 +91,9 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     """
     stagings = list({root.resolve(): root for root in stagings}.values())
     ours = _statuses_of(table, stagings)
-    noted, waiting, settled, broken = _staged(stagings)
+    noted, waiting, settled, later = _staged(stagings)
     aside, unknown, apart = _quarantined(stagings)
-    broken += unknown
+    broken = later + unknown
     presence = Presence()
     with _held(table):
         ledger, files = _empty_ledger() if _is_to_come(table, stagings) else _opened(table)
@@ -128,6 +130,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         needless,
         max((one.batches_lost for one in ours), default=0),
         topics_of(one.topics_lost for one in ours if one.batches_lost),
+        tuple(later),
     )
     return facts, broken
 
@@ -355,16 +358,26 @@ def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet, l
     for root in stagings:
         staging = Staging(root)
         # Before ready/ is listed: rows of what is settled are in there then, or in the table.
-        try:
-            noted.append(staging.noted()[1])
-        except LaterVersionError as error:
-            later.append(str(error))
+        noted.append(_notes(staging.outcomes, later))
         sealed = list(_facts(staging.ready, later))
         waiting += [facts.offsets for facts in sealed]
         noted.append(Outcomes.of((NO_ROWS, facts.finished) for facts in sealed))
         waiting += [readable_offsets(path) for path in sorted((staging.root / "open").glob("[!.]*.arrows"))]
     together = Outcomes.union(noted)
-    return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED), later
+    return together.without(SETTLED), OffsetSet.union(waiting), together.of_kind(SETTLED), list(dict.fromkeys(later))
+
+
+def _notes(folder: Path, later: list[str]) -> Outcomes:
+    """What the files of facts say that can be read. Damaged ones are passed over."""
+
+    def read(path: Path) -> Outcomes:
+        try:
+            return facts_from_bytes(path.read_bytes(), path)
+        except LaterVersionError as error:
+            later.append(str(error))
+            return Outcomes()
+
+    return Outcomes.union(read_sealed(folder, FACTS_SUFFIX, LEFT_SUFFIX, read=read).values())
 
 
 def _quarantined(stagings: Iterable[Path]) -> tuple[OffsetSet, list[str], list[Path]]:

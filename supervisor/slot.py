@@ -297,6 +297,8 @@ def _adopt_one(slot: Slot, other: Slot, state: JournalState, told: dict[str, str
     if loader_fd is None:
         return False
     try:
+        if _is_later(other, told):
+            return False
         _remove_copies(other.segments, remove_tree)
         theirs = _known_for_good(other)
         ledger = known_ledger(other.segments)
@@ -345,6 +347,8 @@ def take_sealed(slot: Slot, other: Slot, told: dict[str, str], calls: FileCalls 
     if loader_fd is None:
         return None
     try:
+        if _is_later(other, told):
+            return None
         with contextlib.suppress(FileNotFoundError):
             calls.unlink(str(other.journal))
         sync_path(other.path, calls)
@@ -417,6 +421,12 @@ def _is_refused(slot: Slot, other: Slot, told: dict[str, str], *, starts: bool) 
             remedy=f"give the one in {other.segments} another name (letters in front of it), and start again",
         )  # fmt: skip
         return True
+    return False
+
+
+def _is_later(other: Slot, told: dict[str, str]) -> bool:
+    """Whether a later version has written in the slot, which is said then. No loader runs there: it would change what is read
+    here, which may be much."""
     try:
         check_slot(other.path)
     except LaterVersionError as error:

@@ -71,7 +71,8 @@ def _check_loaders(segments: Path) -> None:
         _check_json(plan, PLAN_VERSION)
     _check_json(segments / EPOCH_FILE, REQUEST_VERSION)
     if (ledger := known_ledger(segments)) is not None:
-        _check_json(ledger / LEDGER_STATE, STATE_VERSION)
+        with contextlib.suppress(OSError):  # on a disk of its own, perhaps; its loader will say so
+            _check_json(ledger / LEDGER_STATE, STATE_VERSION)
 
 
 def _check_json(path: Path, known: int) -> None:
@@ -81,7 +82,8 @@ def _check_json(path: Path, known: int) -> None:
 
 @contextlib.contextmanager
 def _as_far_as_known() -> Generator[None]:
-    with contextlib.suppress(FileNotFoundError, JournalError, ValueError, KeyError, TypeError):
+    no_file = FileNotFoundError, IsADirectoryError, NotADirectoryError
+    with contextlib.suppress(*no_file, JournalError, ValueError, KeyError, TypeError, RecursionError):
         yield
 
 

@@ -20,6 +20,7 @@ from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.printed import SHAPE, command_line, counted, same_settings, shape_of
 from ...conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, REASON_SUFFIX, SEGMENT_SUFFIX
 from ...conf.settings import Settings, require
+from ...durable.versions import LaterVersionError
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
@@ -145,6 +146,8 @@ def reconcile(
         missing = report.to_run_again().count()
         click.echo(f"would run {counted(missing, 'message')} through {rerun}; nothing was done", err=True)
     elif rerun and report.to_run_again():
+        if report.later:  # which may say what became of these messages
+            raise LaterVersionError(report.later[0])
         check_begun(table, report, reset)
         with only_rerun(table) as folder:
             report, _ = _compare(settings, table, folders, brokers=True)

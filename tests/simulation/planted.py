@@ -131,7 +131,7 @@ class IgnoresReset(Parts):
         at, names = len(MAGIC), _Names()
         while at < whole:
             length = int.from_bytes(data[at : at + 4], "little")
-            for entry in _records(data[at + 8 : at + 8 + length], names):
+            for entry in _records(data[at + 8 : at + 8 + length], names, "the journal"):
                 self.into_journal(state, entry)
             at += 8 + length
         return state

@@ -15,9 +15,10 @@ import pytest
 from rocketcrew.conf.segment_format import PLAN_DIR
 from rocketcrew.conf.settings import load
 from rocketcrew.durable.facts import FACTS_VERSION, facts_to_text
-from rocketcrew.durable.intervals import OffsetSet
-from rocketcrew.durable.outcomes import Outcomes
+from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
+from rocketcrew.durable.outcomes import SENT_BACK, Outcomes
 from rocketcrew.durable.versions import LaterVersionError
+from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import table_facts
 from rocketcrew.supervisor.core.journal import MAGIC, replay
@@ -75,8 +76,12 @@ def test_reconcile_names_it_and_goes_on(world: Any, segments: Any, leave: Callab
     world.drain(world.loader())
     leave(world, segments)
     segments.write_segment(world.roots[0], "w", 99, [[segments.Record(50)]])
+    sent_back = OffsetSet.of([(QueueKey("g", "orders", "broker-a", 0), IntervalSet.of([(7, 9)]))])
+    (world.roots[0] / "outcomes" / "ours.facts").write_text(facts_to_text(Outcomes.of([(SENT_BACK, sent_back)])))
     facts, broken = table_facts(world.table, world.roots)
     assert [bool(re.search(SAYS, line)) for line in broken] == [True]
+    assert facts.outcomes.of_kind(SENT_BACK) == sent_back, "what this version has noted counts"
+    assert list(reconcile(facts, None).later) == broken, "then --rerun is refused"
     assert facts.present.count() == 1
     assert facts.waiting.count() == (2 if leave is later_segment else 1), "what it has sealed itself waits"
 

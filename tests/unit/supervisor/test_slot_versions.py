@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import zlib
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from structlog.testing import capture_logs
 
 from rocketcrew.conf.segment_format import (
     FORMAT_VERSION,
+    LEDGER_AT,
     META_GROUP,
     META_VERSION,
     PLAN_VERSION,
@@ -23,6 +25,7 @@ from rocketcrew.conf.segment_format import (
     segment_name,
 )
 from rocketcrew.durable.facts import FACTS_VERSION, facts_to_text
+from rocketcrew.durable.files import try_lock
 from rocketcrew.durable.outcomes import Outcomes
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.spark.table_columns import STATE_VERSION
@@ -156,3 +159,24 @@ def test_a_segment_that_is_cut_off_or_damaged_in_its_head_is_none(tmp_path: Path
     for at in range(8, 64):  # lengths and places among them
         path.write_bytes(data[:at] + b"\xff" + data[at + 1 :])
         check_slot(dead.path)
+
+
+def test_where_a_loader_lives_nothing_is_read(tmp_path: Path) -> None:
+    """A look each 20 s replayed a journal of 30 MiB for that, and who started meanwhile found the slot locked."""
+    mine, dead = tried_out(tmp_path, journal)
+    loader = try_lock(dead.segments / "plan" / "lock")
+    assert loader is not None
+    with capture_logs() as logs:
+        Neighbours(mine, {}, lambda: None, lambda: False).look()
+        assert adopt(mine, {})[2] == []
+    os.close(loader)
+    assert not [line for line in logs if SAYS in line.get("reason", "")]
+
+
+def test_what_is_no_file_or_nested_without_end_is_none(tmp_path: Path) -> None:
+    _, dead = tried_out(tmp_path, plan, 0)
+    (dead.segments / "plan" / "00000002-ab.json").mkdir()
+    (dead.segments / "plan" / "00000003-ab.json").write_text("[" * 200_000)
+    (dead.segments / "outcomes" / "8.facts").mkdir()
+    (dead.segments / LEDGER_AT).write_text(f"{dead.segments / 'epochs.json'}/below\n")
+    check_slot(dead.path)
