@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -511,17 +512,10 @@ def run_servers(
     tools = Tools(folder, kind.version, address)
     broker: Java | None = None
     try:
-        port, replication_port = broker_ports()
-        (folder / "broker.conf").write_text(
-            broker_settings(folder, name_server_port, port, replication_port) + settings
-        )
-        broker = Java(
-            "broker", folder, classes, ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"], options
-        )
+        broker, port = listening_broker(folder, classes, options, name_server_port, settings)
         reached = replace(access, name_servers=address) if access is not None else None
         servers = Servers(kind, folder, classes, address, f"127.0.0.1:{port}", tools, reached)
         name_server.wait_for(lambda: listens(name_server_port), "listen")
-        broker.wait_for(lambda: listens(port), "listen")
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
         yield servers
     finally:
@@ -530,6 +524,27 @@ def run_servers(
             if broker is not None:
                 ends.callback(broker.stop, 0)  # nothing of it is looked at again
             ends.callback(tools.stop)
+
+
+def listening_broker(
+    folder: Path, classes: str, options: Sequence[str], name_server_port: int, settings: str
+) -> tuple[Java, int]:
+    """A broker that has begun to listen, and its port. With other ports where somebody was faster at one: that ends it."""
+    for tries_left in (2, 1, 0):
+        port, replication_port = broker_ports()
+        text = broker_settings(folder, name_server_port, port, replication_port) + settings
+        (folder / "broker.conf").write_text(text)
+        words = ["org.apache.rocketmq.broker.BrokerStartup", "-c", "broker.conf"]
+        broker = Java("broker", folder, classes, words, options)
+        try:
+            broker.wait_for(partial(listens, port), "listen")
+        except BaseException as error:
+            broker.stop(0)
+            if not (tries_left and isinstance(error, ServerError) and "Address already in use" in str(error)):
+                raise
+        else:
+            return broker, port
+    raise AssertionError("the last try returns or raises")
 
 
 def is_known(servers: Servers) -> bool:
