@@ -61,11 +61,12 @@ class BrokersOffsets:
         of the topic tells another question, and no more once the first queue has committed.
         """
         stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)
-        if stored != 0 or known <= 0:
+        if stored or known <= 0:
             return stored
         if self._may_have_one(mq):
+            # Also where it says that it has none: once this queue has committed, nobody can ask for the others.
             await self._look_for_any(mq)
-            if self._may_have_one(mq):
+            if stored == 0 and self._may_have_one(mq):
                 return stored
             # The other question took its time: another member may have committed one meanwhile.
             stored = await self._operations.query_consumer_offset(self._group, mq, set_zero_if_not_found=False)

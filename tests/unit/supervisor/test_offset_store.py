@@ -179,6 +179,26 @@ def test_queues_in_doubt_at_once_ask_together_whether_the_broker_has_any_offset(
     assert brokers.questions == 3
 
 
+class First(Brokers):
+    """A broker of 4.9 that has the offset of one queue or of none."""
+
+    has_one = False
+
+    async def has_offsets(self, _group: str, _mq: MessageQueue) -> bool:
+        return self.has_one
+
+
+def test_the_first_commit_after_a_broker_forgot_all_does_not_hide_that_from_the_other_queues() -> None:
+    """Of one queue 4.9 says that it has none, of others 0: these were asked about when the first one had committed, and their
+    last offsets at a stop were left out as if an operator had reset them."""
+    brokers = First()
+    offsets = BrokersOffsets(cast("Operations", brokers), "g")
+    assert asyncio.run(offsets.stored(MQ, 7)) is None
+    offsets.committed(MQ)
+    brokers.has_one, brokers.young, brokers.tells_none = True, True, False
+    assert asyncio.run(offsets.stored(MQ._replace(queue_id=1), 7)) is None
+
+
 def test_queues_that_wait_for_a_question_that_fails_fail_with_it() -> None:
     """Each asked anew and waited as long: a stop with 200 queues took until its deadline."""
     brokers = Brokers(young=True)
