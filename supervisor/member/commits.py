@@ -31,6 +31,8 @@ class Questions:
     """The number of the last one that has ended."""
     error: RocketcrewError | None = None
     """How, where it failed."""
+    meanwhile: set[int] = field(default_factory=set[int])
+    """The queues that have committed since the last one was asked."""
 
 
 class BrokersOffsets:
@@ -89,6 +91,7 @@ class BrokersOffsets:
                     raise questions.error.with_traceback(None)
                 return
             questions.begun += 1
+            questions.meanwhile = set()
             try:
                 has_any = await self._operations.has_offsets(self._group, mq)
             except RocketcrewError as error:
@@ -96,11 +99,13 @@ class BrokersOffsets:
                 raise
             questions.ended, questions.error = questions.begun, None
             if not has_any:
-                self._forgotten[place] = set()
+                self._forgotten[place] = set(questions.meanwhile)
 
     def committed(self, mq: MessageQueue) -> None:
         """The broker has one of ours."""
         place = (mq.broker_name, mq.topic)
+        if place in self._questions:
+            self._questions[place].meanwhile.add(mq.queue_id)
         if place in self._forgotten:
             self._forgotten[place].add(mq.queue_id)
 

@@ -199,6 +199,24 @@ def test_the_first_commit_after_a_broker_forgot_all_does_not_hide_that_from_the_
     assert asyncio.run(offsets.stored(MQ._replace(queue_id=1), 7)) is None
 
 
+def test_what_is_committed_while_a_question_is_under_way_counts_after_it() -> None:
+    """The answer was of before, and took the commit back: forgotten once more, that queue went first without a question."""
+    offsets: BrokersOffsets
+
+    class Meanwhile(First):
+        async def has_offsets(self, _group: str, _mq: MessageQueue) -> bool:
+            if not self.has_one:
+                offsets.committed(MQ)
+            return self.has_one
+
+    brokers = Meanwhile(young=True)
+    brokers.tells_none = False
+    offsets = BrokersOffsets(cast("Operations", brokers), "g")
+    assert asyncio.run(offsets.stored(MQ._replace(queue_id=1), 7)) is None
+    brokers.has_one = True
+    assert asyncio.run(offsets.stored(MQ, 7)) == 0, "an operator's reset"
+
+
 def test_queues_that_wait_for_a_question_that_fails_fail_with_it() -> None:
     """Each asked anew and waited as long: a stop with 200 queues took until its deadline."""
     brokers = Brokers(young=True)
