@@ -147,9 +147,8 @@ class Presence:
         while await self._goes_on(wait_ms):
             wait_ms = self._interval_ms
             for topic in tuple(self._held or ()):
-                with contextlib.suppress(
-                    RocketcrewError
-                ):  # asked again; a renewal that fails is logged where it is made
+                # Asked again; a renewal that fails is logged where it is made.
+                with contextlib.suppress(RocketcrewError):
                     await self._cluster.route(topic)
 
     async def _keep_alive(self) -> None:

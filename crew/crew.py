@@ -224,9 +224,8 @@ class Crew:
         process = self._process
         if process is None or self._own.is_elsewhere:
             return
-        with (
-            self._closing
-        ):  # another thread that closes it is waited for; a handler that interrupts a close finds it closed
+        # Another thread that closes it is waited for; a handler that interrupts a close finds it closed.
+        with self._closing:
             if not self._closed:
                 self._close(process)
 

@@ -235,9 +235,8 @@ class LoaderChild:
 
     def _tell(self, line: bytes) -> None:
         if self._told is not None:
-            with contextlib.suppress(
-                BrokenPipeError, BlockingIOError
-            ):  # it has ended, or stands still and reads nothing
+            # It has ended, or stands still and reads nothing.
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._told, line)
 
     def helpers(self) -> list[Helper]:

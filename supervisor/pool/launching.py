@@ -28,6 +28,10 @@ Launched = Callable[[WorkerProcess | WorkerStartError], None]
 log = structlog.get_logger("rocketcrew.pool")
 
 
+def _not_started(error: Exception) -> WorkerStartError:
+    return error if isinstance(error, WorkerStartError) else WorkerStartError(with_remedy(error))
+
+
 @dataclass(slots=True, eq=False)
 class Generation:
     """One generation of user code and settings."""
@@ -64,7 +68,7 @@ class Launcher:
             try:
                 process = of.forkserver.start_worker(boot)
             except Exception as error:  # noqa: BLE001  as below
-                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(with_remedy(error)))
+                launched(_not_started(error))
             else:
                 launched(process)
                 self._spare_soon(generation)
@@ -80,7 +84,7 @@ class Launcher:
                     of.forkserver.start()
                     process = await asyncio.get_running_loop().run_in_executor(None, of.forkserver.start_worker, boot)
             except Exception as error:  # noqa: BLE001  whatever it is, the staffing must know that there is no worker
-                launched(error if isinstance(error, WorkerStartError) else WorkerStartError(with_remedy(error)))
+                launched(_not_started(error))
             else:
                 launched(process)
                 self._spare_soon(generation)

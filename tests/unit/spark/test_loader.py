@@ -331,7 +331,9 @@ def test_a_table_that_went_back_stops_loudly(world: World, segments: Any) -> Non
     world.drain(world.loader())
     world.loader(known_batch=1)
     shutil.rmtree(world.table)
-    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0"):
+    with pytest.raises(
+        LoaderError, match=r"had reached batch 1, and is now at 0: it was removed, replaced or taken back"
+    ):
         world.loader(known_batch=1)
 
 
@@ -343,7 +345,9 @@ def test_a_table_that_is_removed_under_a_running_loader_stops_it_loudly(world: W
     world.drain(loader)
     shutil.rmtree(world.table)
     world.seal([segments.Record(2)])
-    with pytest.raises(LoaderError, match=r"had reached batch 1, and is now at 0"):
+    with pytest.raises(
+        LoaderError, match=r"had reached batch 1, and is now at 0: it was removed, replaced or taken back"
+    ):
         world.drain(loader)
     assert len(list((world.roots[0] / "ready").iterdir())) == 1
 
