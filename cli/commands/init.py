@@ -63,9 +63,10 @@ format = "pyarrow"
 # name_servers = ["10.0.0.5:9876"]   # or NAMESRV_ADDR in the environment; `rocketcrew dev app` needs none
 """
 DOCKERFILE: Final = """FROM python:3.12-slim
-# rocketcrew is not on a package index yet. Until it is: run `pip wheel --no-deps -w FOLDER .` in a checkout, with this folder
-# as FOLDER; COPY the wheel, and name it below instead of rocketcrew.
-RUN pip install --no-cache-dir rocketcrew && useradd --create-home crew
+# rocketcrew is on no package index yet, where somebody else could take its name. So the image is built from its wheel, which
+# `pip wheel --no-deps -w FOLDER .` makes in a checkout, with this folder as FOLDER.
+COPY rocketcrew-*.whl /wheels/
+RUN pip install --no-cache-dir /wheels/rocketcrew-*.whl && useradd --create-home crew
 WORKDIR /app
 COPY app.py rocketcrew.toml ./
 RUN mkdir .rocketcrew && chown crew .rocketcrew

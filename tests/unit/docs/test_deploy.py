@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import re
+import tempfile
 import tomllib
 from dataclasses import asdict
 from pathlib import Path
@@ -240,7 +241,13 @@ def test_what_is_commented_out_in_the_manifest_can_be_taken(tmp_path: Path) -> N
     (member,) = members["spec"]["template"]["spec"]["containers"]
     values = {each["name"]: each.get("value", "rocketcrew-billing-0") for each in member["env"]}
     del values[CONFIG_FILE_VARIABLE]
-    assert len(values) == 3
+    assert len(values) == 5
+    secrets = [
+        each["valueFrom"]["secretKeyRef"] for each in member["env"] if "secretKeyRef" in each.get("valueFrom", {})
+    ]
+    (told,) = re.findall(r"# +kubectl create secret generic (.*)", text)
+    assert {each["name"] for each in secrets} == {told.split()[0]}
+    assert [f"--from-literal={each['key']}=..." for each in secrets] == told.split()[1:]
     told = re.findall(r'(\w+)_taken = (".*")', taken)
     assert [name for name, _ in told] == ["format", "target"]
     (file := tmp_path / "rocketcrew.toml").write_text(
@@ -248,9 +255,42 @@ def test_what_is_commented_out_in_the_manifest_can_be_taken(tmp_path: Path) -> N
     )
     settings = load({}, values, file)
     assert settings.spark.target.startswith("s3://")
+    assert settings.security.access_key == settings.security.secret_key == "rocketcrew-billing-0"
     assert own_client_id(settings) == "127.0.0.1@rocketcrew-billing-0"
     mounts = [mount["mountPath"] for mount in member["volumeMounts"]]
     assert any(settings.consumer.local_offset_store_dir.startswith(f"{mount}/") for mount in mounts)
+
+
+def test_a_pod_may_write_where_a_member_writes_and_nowhere_else(tmp_path: Path) -> None:
+    (members,) = [each for each in documents("kubernetes/member.yaml") if each["kind"] == "StatefulSet"]
+    pod = members["spec"]["template"]["spec"]
+    (member,) = pod["containers"]
+    assert member["securityContext"]["readOnlyRootFilesystem"]
+    written = [Path(mount["mountPath"]) for mount in member["volumeMounts"] if not mount.get("readOnly")]
+    assert Path("/tmp") in written
+    settings = member_settings(tmp_path)
+    for folder in (settings.supervisor.data_dir, tempfile.gettempdir()):
+        assert any(Path(folder).is_relative_to(mount) for mount in written), folder
+    assert not settings.log.file
+    assert pod["automountServiceAccountToken"] is False
+
+
+def test_an_image_gets_rocketcrew_from_a_wheel_and_not_by_a_name_that_anybody_may_take() -> None:
+    for text in (DOCKERFILE, (DEPLOY / "docker/Dockerfile").read_text()):
+        lines = [
+            line for line in text.replace("\\\n", " ").splitlines() if line.startswith("RUN") and "pip install" in line
+        ]
+        assert lines
+        for line in lines:
+            named = line.split("pip install")[1].split("&&")[0]
+            assert re.search(r"/wheels/rocketcrew-|\$\{wheel\}", named), line
+            assert not re.search(r"(?<![/\w])rocketcrew\b", named), line
+
+
+def test_actions_of_a_release_are_named_by_their_commit() -> None:
+    used = re.findall(r"uses: (\S+)", (ROOT / ".github/workflows/release.yaml").read_text())
+    assert len(used) >= 5
+    assert [name for name in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", name)] == []
 
 
 def test_members_leave_after_a_while_by_what_kubernetes_knows() -> None:
