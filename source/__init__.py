@@ -30,9 +30,9 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
   the limit; Kafka's source may exceed it. `minPartitions` cuts the longest ranges.
 - No predicate is pushed down: Spark would keep the narrowed plan for every other use of the DataFrame (batch_reader.py).
   Options choose topics, queues, offsets and times; `where` filters the rows that were read.
-- Writing is at least once. SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`, is the same when a batch is
-  written again. Tasks learn query and batch from Spark's local properties, as a streaming writer is not told. Rows
-  with a sharding key or queue id are sent one after the other in each queue (sending.py).
+- Writing is at least once. SPARK_ROW_KEY, made of query or job, batch, partition and what the row says, is the same when a
+  batch is written again (outgoing_rows.py). Tasks learn query and batch from Spark's local properties, as a streaming writer
+  is not told. Rows with a sharding key or queue id are sent one after the other in each queue (sending.py).
 - A stream moves offsets of a group that nobody consumes by: not of one with members, nor, unless it is told to, of the one
   at whose offsets it begins. Consumers would go on from there.
 - Pulls are in the name of TOOLS_CONSUMER, which brokers know; so a read leaves no group behind, and does not take

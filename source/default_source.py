@@ -62,7 +62,7 @@ class DefaultSource(DataSource):
 
         if overwrite:
             raise UsageError("rocketmq: messages cannot be overwritten: write with mode('append')")
-        return BatchWriter(self._sending(schema))
+        return BatchWriter(self._sending(schema, streaming=False))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
         """For `df.writeStream`."""
@@ -70,7 +70,7 @@ class DefaultSource(DataSource):
 
         if overwrite:
             raise UsageError("rocketmq: messages cannot be overwritten: write with outputMode('append')")
-        return StreamWriter(self._sending(schema))
+        return StreamWriter(self._sending(schema, streaming=True))
 
     def _reading(self, schema: StructType, *, streaming: bool) -> Reading:
         from ..client.logs import get_logger
@@ -87,10 +87,10 @@ class DefaultSource(DataSource):
         access = access_of(self.options, STREAM if streaming else BATCH)
         return Reading(access, options, tuple(check_columns(_kinds(schema))))
 
-    def _sending(self, schema: StructType) -> Sending:
+    def _sending(self, schema: StructType, *, streaming: bool) -> Sending:
         from .writers import Sending
 
-        return Sending.of(self.options, _kinds(schema))
+        return Sending.of(self.options, _kinds(schema), streaming=streaming)
 
 
 def _kinds(schema: StructType) -> list[tuple[str, str]]:

@@ -47,8 +47,10 @@ async def patiently(
     *,
     topic_exists: bool = False,
     renew: Callable[[], Awaitable[object]] | None = None,
+    say: Callable[[Exception], None] | None = None,
 ) -> T:
-    """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error.
+    """What `ask` gives; asked again after failures that may pass, which `say` is told or the log, and after `renew`. Raises
+    its last error.
 
     A topic that nobody knows does not exist; but when it is known to (`topic_exists`), its brokers are restarting.
     """
@@ -58,7 +60,10 @@ async def patiently(
         except RocketcrewError as error:
             if not retriable(error) or (is_missing_topic(error) and not topic_exists):
                 raise
-            _log.warning("asked_again", error=str(error), after_ms=interval_ms)
+            if say is None:
+                _log.warning("asked_again", error=str(error), after_ms=interval_ms)
+            else:
+                say(error)
         await asyncio.sleep(interval_ms / 1000)
         if renew is not None:
             await renew()

@@ -1,11 +1,13 @@
 """Rows of a table to messages, each with a key that is the same when the batch is written again. Pure.
 
-A write is at least once: Spark repeats tasks and batches, and brokers do not know what they have already. So each message has
-the property SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<row>`: who reads it can drop what it saw. It is the same for
-a batch that is repeated when the rows come in the same order in the same partitions (a source that replays, no shuffle that
-depends on timing). A batch write is a job of its own each time it runs, unless option `writeId` says which one it is: then it
-has the same keys again, and inside foreachBatch those of the query's batch. Messages whose row gives no keys get it as their
-key as well, so that tools find it.
+A write is at least once: Spark repeats tasks and batches, and brokers do not know what they have already. So each message
+has the property SPARK_ROW_KEY, `<query or job>-<batch>-<partition>-<digest>-<number>`: who reads it can drop what it saw.
+The digest is that of the row's columns, the number tells equal rows apart. So it is the same for a batch that is repeated
+with the same rows in the same partitions, in whatever order: a task behind a shuffle gets them as they arrive. Rows that
+come in another partition (round robin over rows that differ from run to run) have other keys: such messages come twice, and
+none is taken for another. A batch write is a job of its own each time it runs, unless option `writeId` says which one it
+is: then it has the same keys again, and inside foreachBatch those of the query's batch. Messages whose row gives no keys
+get it as their key as well, so that tools find it.
 
 Rows with a sharding key go to the queue of that key (as `by_key` of Java's and our producers), rows with a queue id to that
 queue. Of one task's rows those of one queue are sent one after the other, in their order.
@@ -14,7 +16,8 @@ queue. Of one task's rows those of one queue are sent one after the other, in th
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,6 +33,9 @@ from .columns import COLUMNS
 ROW_KEY = "SPARK_ROW_KEY"
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 MILLISECOND = datetime.timedelta(milliseconds=1)
+DIGEST_BYTES = 12
+ROWS_KNOWN_MAX = 1_000_000
+"""Of one partition's different rows, about 100 MB."""
 
 
 def write_key(write_id: str, job: str, query: str | None, batch: str | None) -> str:
@@ -113,8 +119,35 @@ def row_form(schema: Sequence[tuple[str, str]], topic: str | None) -> RowForm:
     return RowForm(tuple(name for name in _WRITTEN if name in kinds), topic or "")
 
 
-def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) -> Iterator[OutgoingRow]:
-    """The messages of one Arrow batch. `key` is that of the partition, `first_row` the number of the batch's first row.
+class RowKeys:
+    """The keys of one partition's rows; `partition` is what they begin with."""
+
+    def __init__(self, partition: str, known_max: int = ROWS_KNOWN_MAX) -> None:
+        self._partition = partition
+        self._known_max = known_max
+        self._seen: dict[bytes, int] = {}
+        """By digest: the number of the next row that is equal."""
+        self._first = 0
+        """The number of a row that is none of these."""
+
+    def of(self, row: Mapping[str, Any]) -> str:
+        """A row's key: no two rows have the same."""
+        body = row["body"] or b""
+        told = repr([(name, value) for name, value in row.items() if name != "body"])
+        digest = hashlib.blake2b(body.encode() if isinstance(body, str) else body, digest_size=DIGEST_BYTES)
+        digest.update(f"{len(body)} {told}".encode(errors="surrogatepass"))
+        found = digest.digest()
+        number = self._seen.get(found, self._first)
+        self._seen[found] = number + 1
+        if len(self._seen) >= self._known_max:
+            # From here on numbers are higher, so that a row which is not known any more has no other's key.
+            self._first = max(self._seen.values())
+            self._seen = {}
+        return f"{self._partition}-{found.hex()}-{number}"
+
+
+def messages_of(batch: pa.RecordBatch, form: RowForm, keys: RowKeys, first_row: int) -> Iterator[OutgoingRow]:
+    """The messages of one Arrow batch. `keys` are those of the partition, `first_row` is the number of the batch's first row.
 
     Raises UsageError naming the row that cannot be sent.
     """
@@ -122,7 +155,7 @@ def messages_of(batch: pa.RecordBatch, form: RowForm, key: str, first_row: int) 
     for at in range(batch.num_rows):
         row: dict[str, Any] = {name: values[at] for name, values in columns.items()}
         try:
-            yield _message(row, form.topic, f"{key}-{first_row + at}")
+            yield _message(row, form.topic, keys.of(row))
         except UsageError as error:
             raise UsageError(f"rocketmq: row {first_row + at} of its partition cannot be sent: {error}") from None
 

@@ -100,7 +100,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         kept_group=group if _begins_at_group(found) else "",
         pull_batch_size=found["pullBatchSize"],
         pull_timeout_ms=found["pullTimeoutMs"],
-        retries=_retries(found["numRetries"], streaming),
+        retries=retries_of(found["numRetries"], streaming=streaming),
         retry_interval_ms=found["retryIntervalMs"],
     )
 
@@ -168,8 +168,9 @@ def _minimum(found: Mapping[str, Any]) -> int:
     return int(least)
 
 
-def _retries(told: int | None, streaming: bool) -> int:
-    """A stream outlives the restart of a broker; whoever waits for a batch wants to hear of a wrong address soon."""
+def retries_of(told: int | None, *, streaming: bool) -> int:
+    """How often what failed is tried again, where the option says nothing: a stream outlives the restart of a broker; whoever
+    waits for a batch wants to hear of a wrong address soon."""
     if told is not None:
         return told
     return STREAM_RETRIES if streaming else BATCH_RETRIES

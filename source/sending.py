@@ -2,25 +2,34 @@
 
 A row whose queue is chosen here waits until the one before it in that queue is stored, and is sent to the same queue again
 when that failed: a message that goes elsewhere, or is overtaken by the next, is out of order. A repeated send may give a
-message twice, in its place. The others go to any queue, as many at once as there is room for.
+message twice, in its place. The others go to any queue, as many at once as there is room for. Either waits and is tried again
+while brokers are away: a stream that reads through the restart of a broker writes through it, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from typing import Final, TypeVar
 
+from ..client.logs import get_logger
 from ..client.producer import Producer
-from ..client.selection import to_queue
+from ..client.selection import QueueSelector, to_queue
 from ..remoting.queues import MessageQueue
 from .looking import patiently
 from .outgoing_rows import OutgoingRow
 
+SAID_AGAIN_S: Final = 10.0
+"""Between two lines that say so, as hundreds of sends may wait."""
+T = TypeVar("T")
+
+_log = get_logger("rocketcrew.source")
+
 
 @dataclass(frozen=True, slots=True)
 class SendBounds:
-    """How many sends are under way at once, how long one may take, and how often one to a chosen queue is repeated."""
+    """How many sends are under way at once, how long one try may take, how often one is repeated, and after which time."""
 
     in_flight_max: int
     timeout_ms: int
@@ -45,6 +54,7 @@ class _Sends:
         self._last: dict[MessageQueue, asyncio.Event] = {}
         """By queue: set when the row drawn last for it is stored."""
         self._failures: list[Exception] = []
+        self._silent_until = 0.0
 
     async def run(self) -> None:
         await asyncio.gather(*(self._lane() for _ in range(self._bounds.in_flight_max)))
@@ -56,13 +66,13 @@ class _Sends:
             while not self._failures and (drawn := await self._draw()) is not None:
                 row, mq, before, stored = drawn
                 if mq is None or stored is None:
-                    await self._producer.send(row.message, timeout_ms=self._bounds.timeout_ms)
+                    await self._send(row, None)
                     continue
                 if before is not None:
                     await before.wait()
                 try:
                     if not self._failures:
-                        await self._send_to(mq, row)
+                        await self._send(row, to_queue(mq))
                 finally:
                     stored.set()
         except Exception as error:  # noqa: BLE001  raised by `run`, after the other lanes have ended
@@ -80,14 +90,23 @@ class _Sends:
             if not row.ordered:
                 return row, None, None, None
             stored = asyncio.Event()
-            mq = row.queue(await self._producer.queues(row.message.topic))
+            topic = row.message.topic
+            mq = row.queue(await self._patiently(lambda: self._producer.queues(topic)))
             before, self._last[mq] = self._last.get(mq), stored
             return row, mq, before, stored
 
-    async def _send_to(self, mq: MessageQueue, row: OutgoingRow) -> None:
-        bounds, selector = self._bounds, to_queue(mq)
-        await patiently(
-            lambda: self._producer.send(row.message, timeout_ms=bounds.timeout_ms, selector=selector),
-            bounds.retries,
-            bounds.retry_interval_ms,
-        )
+    async def _send(self, row: OutgoingRow, selector: QueueSelector | None) -> None:
+        def send() -> Awaitable[object]:
+            return self._producer.send(row.message, timeout_ms=self._bounds.timeout_ms, selector=selector)
+
+        await self._patiently(send)
+
+    async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
+        return await patiently(ask, self._bounds.retries, self._bounds.retry_interval_ms, say=self._say)
+
+    def _say(self, error: Exception) -> None:
+        """Once for all lanes that wait."""
+        now = asyncio.get_running_loop().time()
+        if now >= self._silent_until:
+            self._silent_until = now + SAID_AGAIN_S
+            _log.warning("sent_again", error=str(error), after_ms=self._bounds.retry_interval_ms)

@@ -22,13 +22,15 @@ from ..remoting.errors import UsageError
 from .access_options import access_of
 from .connections import Connections, shared
 from .options import WRITE, parse_options, refuse
-from .outgoing_rows import RowForm, messages_of, row_form, write_key
+from .outgoing_rows import RowForm, RowKeys, messages_of, row_form, write_key
+from .reading import retries_of
 from .sending import SendBounds, send_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SEND_RETRIES = 3
+SWITCHES_MAX = 2
+"""How often one try goes on to another broker at once (retryTimesWhenSendFailed of Java's producer)."""
 DEFAULT_GROUP = "rocketcrew_spark_sink"
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which Spark's tasks know the query and the batch (StreamExecution.scala, MicroBatchExecution.scala)."""
@@ -54,8 +56,8 @@ class Sending:
     write_id: str = ""
 
     @classmethod
-    def of(cls, options: Mapping[str, str], schema: Sequence[tuple[str, str]]) -> Sending:
-        """Raises UsageError naming the option or the column."""
+    def of(cls, options: Mapping[str, str], schema: Sequence[tuple[str, str]], *, streaming: bool = False) -> Sending:
+        """`streaming`: for a query's sink. Raises UsageError naming the option or the column."""
         found = parse_options(options, WRITE)
         group = found["group"] or DEFAULT_GROUP
         try:
@@ -64,17 +66,17 @@ class Sending:
             raise refuse("group", group, f"is wrong: {error}") from None
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
-        retries = SEND_RETRIES if found["numRetries"] is None else found["numRetries"]
+        retries = retries_of(found["numRetries"], streaming=streaming)
         bounds = SendBounds(found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"])
         return cls(access, form, group, bounds, found["writeId"])
 
     def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
         """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
-        count = 0
+        count, keys = 0, RowKeys(key)
         with connections.use(self.access) as link:
-            producer = link.producer(self.group, self.bounds.retries)
+            producer = link.producer(self.group, min(self.bounds.retries, SWITCHES_MAX))
             for batch in batches:
-                link.run(send_rows(producer, messages_of(batch, self.form, key, count), self.bounds))
+                link.run(send_rows(producer, messages_of(batch, self.form, keys, count), self.bounds))
                 count += batch.num_rows
         return Sent(count)
 

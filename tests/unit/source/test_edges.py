@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.sql.datasource import DataSourceReader, GreaterThan
+from structlog.testing import capture_logs
 
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.access import Access
@@ -24,7 +26,7 @@ from rocketcrew.source.connections import CLUSTERS_MAX, Connections
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Ahead, Reading
-from rocketcrew.source.reading import read_options
+from rocketcrew.source.reading import BATCH_RETRIES, STREAM_RETRIES, read_options
 from rocketcrew.source.rows import Rows
 from rocketcrew.source.writers import Sending
 
@@ -243,7 +245,42 @@ def test_sent_rows_arrive_and_the_same_rows_have_the_same_keys(filled: Access, c
         for row in batch.to_pylist()
     ]
     assert len(rows) == 20
-    assert {(row["body"], row["keys"]) for row in rows} == {(b"%d" % at, f"query-0-0-{at}") for at in range(10)}
+    pairs = {(row["body"], row["keys"]) for row in rows}
+    assert {body for body, _ in pairs} == {b"%d" % at for at in range(10)}
+    assert len(pairs) == len({key for _, key in pairs}) == 10
+
+
+def test_a_sink_waits_for_brokers_that_are_away_and_says_so_once(
+    filled: Access, broker: EmbeddedBroker, connections: Connections
+) -> None:
+    """Not only where rows have an order: Spark ends a query whose task has failed four times, which takes no second."""
+    asked: Counter[bytes] = Counter()
+
+    def refuse_often(command: Command) -> Command | None:
+        if command.code != RequestCode.SEND_MESSAGE_V2:
+            return None
+        asked[bytes(command.body)] += 1
+        away = asked[bytes(command.body)] <= 12  # more than one try is sent to
+        return command.response(ResponseCode.SYSTEM_BUSY, remark="busy") if away else None
+
+    broker.intercepts.append(refuse_often)
+    given = {"nameServer": str(filled.name_servers), "topic": TOPIC, "retryIntervalMs": "1"}
+    rows = [pa.RecordBatch.from_pydict({"body": [str(number) for number in range(20)]})]
+    with pytest.raises(BrokerError, match="busy"):
+        Sending.of({**given, "numRetries": "1"}, [("body", "string")]).send(iter(rows), "k", connections)
+    asked.clear()
+    sending = Sending.of(given, [("body", "string")], streaming=True)
+    with capture_logs() as logs:
+        assert sending.send(iter(rows), "k", connections).messages == 20
+    assert set(asked.values()) == {13}
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["sent_again"]
+
+
+def test_a_querys_sink_tries_as_often_as_its_source() -> None:
+    given, schema = {"nameServer": "127.0.0.1:1", "topic": "t"}, [("body", "string")]
+    assert Sending.of(given, schema).bounds.retries == BATCH_RETRIES
+    assert Sending.of(given, schema, streaming=True).bounds.retries == STREAM_RETRIES
+    assert Sending.of({**given, "numRetries": "7"}, schema, streaming=True).bounds.retries == 7
 
 
 def test_rows_of_one_key_are_stored_in_their_order_though_sends_fail(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import re
 import tracemalloc
 from typing import Any
 
@@ -31,7 +32,7 @@ from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import MAGIC_V1, MAGIC_V2, StoredMessage, encode_message, record_info
 from rocketcrew.source.blocks import Properties
 from rocketcrew.source.columns import COLUMNS, arrow_schema, check_columns, ddl, default_columns
-from rocketcrew.source.outgoing_rows import ROW_KEY, messages_of, row_form, write_key
+from rocketcrew.source.outgoing_rows import ROW_KEY, RowKeys, messages_of, row_form, write_key
 from rocketcrew.source.rows import BYTES_MAX, TIME_MAX_MS, TIME_MIN_MS, Rows
 
 QUEUE = MessageQueue("t", "a", 3)
@@ -269,19 +270,56 @@ def test_a_row_is_a_message_with_a_key_of_its_own() -> None:
             "properties": pairs, "queueOffset": [7, 8],
         }
     )  # fmt: skip
-    first, second = (row.message for row in messages_of(batch, form, "job-0-3", 10))
-    assert (first.topic, first.body, first.tags, first.keys) == ("t1", b"1", "red", "job-0-3-10")
-    assert first.properties == {"n": "1", ROW_KEY: "job-0-3-10"}
+    first, second = (row.message for row in messages_of(batch, form, RowKeys("job-0-3"), 10))
+    own, other = first.properties[ROW_KEY], second.properties[ROW_KEY]
+    assert own != other
+    assert all(re.fullmatch(r"job-0-3-[0-9a-f]{24}-0", key) for key in (own, other))
+    assert (first.topic, first.body, first.tags, first.keys) == ("t1", b"1", "red", own)
+    assert first.properties == {"n": "1", ROW_KEY: own}
     assert (second.topic, second.tags, second.keys) == ("t2", "", "mine")
-    assert second.properties == {ROW_KEY: "job-0-3-11"}
-    again = [row.message for row in messages_of(batch, form, "job-0-3", 10)]
+    assert second.properties == {ROW_KEY: other}
+    again = [row.message for row in messages_of(batch, form, RowKeys("job-0-3"), 10)]
     assert again == [first, second]
+
+
+def keyed(rows: list[dict[str, Any]], keys: RowKeys | None = None) -> list[tuple[str, bytes, str]]:
+    """Key, body and tags of the messages of these rows."""
+    schema = pa.schema([("body", pa.string()), ("tags", pa.string())])
+    batch = pa.RecordBatch.from_pylist(rows, schema)
+    found = messages_of(batch, row_form([("body", "string"), ("tags", "string")], "t"), keys or RowKeys("q-7-0"), 0)
+    return [(row.message.properties[ROW_KEY], row.message.body, row.message.tags) for row in found]
+
+
+def test_rows_of_a_task_that_is_run_again_in_another_order_have_the_keys_that_they_had() -> None:
+    """Behind a shuffle they come as they arrive: by their number alone, a reader that drops what it saw would drop others."""
+    rows = [{"body": str(number % 7), "tags": "red" if number % 3 else None} for number in range(60)]
+    first, again = keyed(rows), keyed(rows[25:] + rows[:25][::-1])
+    assert len({key for key, *_ in first}) == 60
+    assert sorted(again) == sorted(first)
+    died = keyed(rows[:20])
+    seen = {key: rest for key, *rest in died}
+    assert all(seen.get(key, rest) == rest for key, *rest in again)
+
+
+def test_what_differs_in_any_column_has_a_key_of_its_own() -> None:
+    rows: list[dict[str, Any]] = [
+        {"body": "1", "tags": "2"}, {"body": "12", "tags": None}, {"body": "1", "tags": None}, {"body": "11", "tags": "2"},
+    ]  # fmt: skip
+    assert len({key for key, *_ in keyed(rows)}) == 4
+    assert all(key.endswith("-0") for key, *_ in keyed(rows))
+
+
+def test_the_rows_that_are_known_are_bounded_and_no_two_have_one_key() -> None:
+    keys = RowKeys("q-7-0", known_max=10)
+    rows = [{"body": str(number % 25), "tags": None} for number in range(400)]
+    found = [key for at in range(0, 400, 40) for key, *_ in keyed(rows[at : at + 40], keys)]
+    assert len(set(found)) == 400
 
 
 def test_the_option_topic_wins_over_the_column_as_in_kafkas_sink() -> None:
     form = row_form([("body", "string"), ("topic", "string")], "all")
     batch = pa.RecordBatch.from_pydict({"body": ["1", "2"], "topic": ["t1", None]})
-    assert [row.message.topic for row in messages_of(batch, form, "k", 0)] == ["all", "all"]
+    assert [row.message.topic for row in messages_of(batch, form, RowKeys("k"), 0)] == ["all", "all"]
 
 
 def test_a_row_may_say_which_queue_and_when() -> None:
@@ -300,7 +338,7 @@ def test_a_row_may_say_which_queue_and_when() -> None:
          ("delayLevel", pa.int32()), ("delayMs", pa.int64()), ("deliverTimestamp", pa.timestamp("us", tz="UTC"))]
     )  # fmt: skip
     batch = pa.RecordBatch.from_pylist([{name: row.get(name) for name in kinds} for row in rows], schema)
-    free, keyed, placed, timed = messages_of(batch, form, "k", 0)
+    free, keyed, placed, timed = messages_of(batch, form, RowKeys("k"), 0)
     assert [row.ordered for row in (free, keyed, placed, timed)] == [False, True, True, True]
     assert keyed.message.properties["__SHARDINGKEY"] == "customer-7"
     delays = [
@@ -346,7 +384,7 @@ def test_rows_that_cannot_be_sent(row: dict[str, str | None], said: str) -> None
     schema = pa.schema([(name, pa.string()) for name in row])
     form = row_form([(name, "string") for name in row], None if "topic" in row else "t")
     with pytest.raises(UsageError) as raised:
-        list(messages_of(pa.RecordBatch.from_pylist([row], schema), form, "k", 4))
+        list(messages_of(pa.RecordBatch.from_pylist([row], schema), form, RowKeys("k"), 4))
     assert said in str(raised.value)
 
 
