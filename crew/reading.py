@@ -68,9 +68,9 @@ def read(
     and `batch_id`. One on HDFS (`hdfs://namenode/table`) is read with `spark` only.
 
     `latest=True` leaves out what a message's earlier attempts gave. `form` is "arrow" (a `pyarrow.Table`), "dataset" (a
-    `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame). With `spark`, a
-    SparkSession, or as "spark", with the active one, it is a Spark DataFrame; for a Delta table the session needs Delta's
-    jars, and a bucket is not read so.
+    `pyarrow.dataset.Dataset`, read when it is used; not with `latest`) or "pandas" (a DataFrame, where integers with
+    nulls are of the kind `Int64`). With `spark`, a SparkSession, or as "spark", with the active one, it is a Spark
+    DataFrame; for a Delta table the session needs Delta's jars, and a bucket is not read so.
     `options` are those of `spark.options` for a bucket, such as `endpoint`; its keys are in the environment.
 
     Raises UsageError for a target that is no table yet, LoaderError for one that cannot be read.
@@ -103,7 +103,24 @@ def read(
     except (pa.ArrowException, OSError) as error:
         raise LoaderError(f"the table {table} can't be read: {error}. {UNREADABLE_REMEDY}") from None
     rows = latest_rows(rows) if latest else rows
-    return rows.to_pandas() if form == "pandas" else rows
+    return as_pandas(rows) if form == "pandas" else rows
+
+
+def as_pandas(rows: Any) -> Any:
+    """A DataFrame with each value as the table has it: pandas' own integers know no null, so that Arrow makes floats of a
+    column with one, and these round an id above 2^53."""
+    frame = rows.to_pandas(integer_object_nulls=True)  # in lists and structs
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        if column.null_count and pa.types.is_integer(column.type):
+            frame[name] = column.to_pandas(types_mapper=_nullable)
+    return frame
+
+
+def _nullable(kind: Any) -> Any:
+    """pandas' kind for an integer of Arrow's that may be null."""
+    import pandas
+
+    return pandas.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("uI", "UI"))  # Int64, UInt8
 
 
 def check_form(form: str, *, latest: bool, spark: bool, pandas: bool) -> None:

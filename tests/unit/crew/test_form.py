@@ -38,6 +38,22 @@ def test_without_pandas_and_spark_there_are_arrow_s_forms(form: str) -> None:
     check_form("arrow", latest=True, spark=True, pandas=False)
 
 
+def test_ids_beside_nulls_are_the_same_in_pandas(tmp_path: Path) -> None:
+    """pandas' integers know no null: Arrow makes floats of such a column, where ids above 2^53 become each other."""
+    ids = [1234567890123456701, None, 1234567890123456703]
+    columns = {
+        "id": ids, "many": [[ids[0], None], None, [ids[2]]], "named": [{"id": ids[0]}, {"id": None}, None],
+        "small": pa.array([1, None, 2], pa.int8()), "all": [1, 2, 3],
+    }  # fmt: skip
+    write_deltalake(tmp_path / "table", pa.table(columns))
+    frame = read(tmp_path / "table", form="pandas")
+    assert [str(frame[name].dtype) for name in ("id", "small", "all")] == ["Int64", "Int8", "int64"]
+    assert frame["id"].to_list() == [ids[0], frame["id"].dtype.na_value, ids[2]]
+    assert int(frame["id"].sum()) == ids[0] + ids[2]
+    assert [None if each is None else list(each) for each in frame["many"]] == columns["many"]
+    assert list(frame["named"]) == columns["named"]
+
+
 def test_without_a_session_spark_s_form_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no active Spark session: give one"):
         read(tmp_path, form="spark")
