@@ -8,7 +8,8 @@ Beyond the genuine checks: whoever names a message by its place in the log (33, 
 a transaction (37) PUB on the topic of its message, and producers are asked after a transaction (39) only over connections
 whose account has that. Replies (324, 325) and recalls need PUB on their topic; locks of queues, running info and direct
 consumption SUB on the group. Any account may ask about topics, groups, offsets and members; that shows no message. A reply
-goes to whatever client it names, whoever that is.
+goes to whatever client it names, whoever that is. What waits in a topic of the broker's own (delayed, timed and half
+messages) only administrators read there, whatever an account's default is: it is of all topics, also of denied ones.
 
 The accounts are a TOML file, with the names of RocketMQ's plain_acl.yml:
 
@@ -45,7 +46,7 @@ from ..remoting.properties import PROPERTY_FIRST_POP_TIME, PROPERTY_REAL_TOPIC
 from ..remoting.stored import StoredMessage
 from .refusal import Refused
 from .topic_table import TIMER_TOPIC
-from .transactions import GIVEN_UP_TOPIC, HALF_TOPIC
+from .transactions import GIVEN_UP_TOPIC, HALF_TOPIC, OP_TOPIC
 
 ADMIN_CODES = frozenset(
     {
@@ -119,6 +120,8 @@ _GROUP_READ: dict[int, str] = {
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "consumerGroup",
 }
 WAITING = frozenset({SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, GIVEN_UP_TOPIC})
+"""Topics with messages of others."""
+_OF_ADMINISTRATORS = WAITING | {OP_TOPIC}
 _IN_FLIGHT = frozenset({RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME})
 
 MessageAt = Callable[[int], StoredMessage | None]
@@ -145,6 +148,8 @@ class Account:
     groups: Permissions = field(default_factory=dict[str, frozenset[str]])
 
     def has(self, need: Need) -> bool:
+        if _is_of_administrators(need):
+            return self.is_admin
         own = (self.groups if need.is_group else self.topics).get(need.name)
         default = self.default_group if need.is_group else self.default_topic
         return self.is_admin or need.permission in (default if own is None else own)
@@ -169,6 +174,7 @@ class Acl:
         _refuse_unless(command.code not in ADMIN_CODES, _admin_remark(command, account))
         for need in (*needs_of(command), *needs_of_named(command, message_at)):
             name = RETRY_PREFIX + need.name if need.is_group else need.name
+            _refuse_unless(not _is_of_administrators(need), f"Need admin permission for topic {name}")
             is_default = need.name not in (account.groups if need.is_group else account.topics)
             _refuse_unless(account.has(need), f"No {'default ' * is_default}permission for {name}")
         return account
@@ -268,6 +274,10 @@ def _admin_remark(command: Command, account: Account) -> str:
     )
 
 
+def _is_of_administrators(need: Need) -> bool:
+    return not need.is_group and need.name in _OF_ADMINISTRATORS
+
+
 def _refuse_unless(is_fine: bool, remark: str) -> None:
     if not is_fine:
         raise Refused(ResponseCode.NO_PERMISSION, remark)
@@ -315,8 +325,8 @@ def _account_in(entry: dict[Any, Any], at: str) -> Account:
         admin,
         _permission(entry.get("defaultTopicPerm", "DENY"), f"{at}: defaultTopicPerm"),
         _permission(entry.get("defaultGroupPerm", "DENY"), f"{at}: defaultGroupPerm"),
-        _permissions(entry.get("topicPerms", []), f"{at}: topicPerms"),
-        _permissions(entry.get("groupPerms", []), f"{at}: groupPerms"),
+        _permissions(entry.get("topicPerms", []), f"{at}: topicPerms", of_topics=True),
+        _permissions(entry.get("groupPerms", []), f"{at}: groupPerms", of_topics=False),
     )
 
 
@@ -326,7 +336,7 @@ def _permission(value: object, at: str) -> frozenset[str]:
     return PERMISSIONS[value.strip()]
 
 
-def _permissions(value: object, at: str) -> dict[str, frozenset[str]]:
+def _permissions(value: object, at: str, *, of_topics: bool) -> dict[str, frozenset[str]]:
     if not is_array(value):
         raise UsageError(f'{at} must be a list, each "name=permission"')
     found: dict[str, frozenset[str]] = {}
@@ -340,4 +350,8 @@ def _permissions(value: object, at: str) -> dict[str, frozenset[str]]:
                 f'{at}: a retry topic is its group\'s: use groupPerms = ["{group}=SUB"] for {name.strip()}'
             )
         found[name.strip()] = _permission(permission, f"{at}: {name.strip()}")
+        if found[name.strip()] and name.strip() in _OF_ADMINISTRATORS and of_topics:
+            raise UsageError(
+                f"{at}: {name.strip()} has messages of all topics: only administrators read it (admin = true)"
+            )
     return found

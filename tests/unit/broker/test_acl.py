@@ -7,6 +7,7 @@ import base64
 import hashlib
 import hmac
 import os
+from dataclasses import replace
 
 import pytest
 import structlog
@@ -26,9 +27,18 @@ from rocketcrew.remoting.bodies import ConsumerData, HeartbeatData, LockBatch, P
 from rocketcrew.remoting.codes import SYSFLAG_TRANSACTION_COMMIT, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command, Serialization
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
-from rocketcrew.remoting.headers import ConsumeDirectly, EndTransaction, GetRoute, SendBack, ViewMessage
+from rocketcrew.remoting.headers import (
+    ConsumeDirectly,
+    EndTransaction,
+    GetRoute,
+    MaxOffset,
+    QueryMessage,
+    SendBack,
+    UpdateOffset,
+    ViewMessage,
+)
 from rocketcrew.remoting.ids import parse_offset_message_id
-from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody
+from rocketcrew.remoting.pop_headers import BatchAck, BatchAckBody, PopRequest
 
 from .wire_client import until
 
@@ -43,7 +53,7 @@ accessKey = "crewmember"
 secretKey = "crew-secret"
 defaultTopicPerm = "SUB"
 defaultGroupPerm = "SUB"
-topicPerms = ["orders=PUB|SUB", "only-sent=PUB", "hidden=DENY"]
+topicPerms = ["orders=PUB|SUB", "only-sent=PUB", "hidden=DENY", "rmq_sys_wheel_timer=DENY"]
 groupPerms = ["audit=DENY"]
 
 [[accounts]]
@@ -206,6 +216,41 @@ def test_a_message_that_is_named_by_its_place_needs_permission_for_its_topic(mak
     assert broker.core.state.store.max_offset("secret", 0) == 1 + may
 
 
+WAITING_TOPICS = [
+    "SCHEDULE_TOPIC_XXXX",
+    "rmq_sys_wheel_timer",
+    "RMQ_SYS_TRANS_HALF_TOPIC",
+    "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+    "TRANS_CHECK_MAX_TIME_TOPIC",
+]
+
+
+@pytest.mark.parametrize("topic", WAITING_TOPICS)
+def test_what_waits_in_topics_of_the_broker_s_own_only_administrators_read(make, tools, topic):
+    """Whoever had SUB by default read there what waits of topics that are denied."""
+    text = ACCOUNT + 'defaultTopicPerm = "PUB|SUB"\ndefaultGroupPerm = "SUB"\ntopicPerms = ["secret=DENY"]\n'
+    says = f"Need admin permission for topic {topic}"
+    broker, ask, *_ = guarded(make, text)
+    pull = broker.pull_header(topic=topic)
+    by_key = QueryMessage(topic, "u", 32, 0, 2**62)
+    readers = [(code, pull, b"") for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)]
+    readers += [
+        (RequestCode.QUERY_MESSAGE, by_key, b""),
+        (RequestCode.QUERY_MESSAGE, replace(by_key, unique_key_query=True), b""),
+        (RequestCode.POP_MESSAGE, PopRequest("g", topic, -1, 32, 60_000, 0, broker.now_ms, 0), b""),
+        (RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("CID_RMQ_SYS_TRANS", topic, 0, 9), b""),
+        (RequestCode.HEART_BEAT, None, heartbeat("g", topic)),
+    ]
+    for code, header, body in readers:
+        ((_, answer),) = tools.replies(ask(code, header, body))
+        assert (answer.code, answer.remark) == (ResponseCode.NO_PERMISSION, says), code
+        assert refusal(code, header and header.to_fields(), body, ADMIN) == ""
+    for code in (RequestCode.ACK_MESSAGE, RequestCode.CHANGE_MESSAGE_INVISIBLETIME):
+        assert refusal(code, {"topic": topic, "consumerGroup": "g"}) == says
+    ((_, bounds),) = tools.replies(ask(RequestCode.GET_MAX_OFFSET, MaxOffset(topic, 0)))
+    assert bounds.code == 0, "offsets show no message"
+
+
 @pytest.mark.parametrize("may", [False, True])
 def test_the_question_after_a_transaction_goes_to_who_may_send_there(make, tools, may):
     own = 'topicPerms = ["secret=PUB"]' if may else ""
@@ -250,6 +295,10 @@ def test_what_changes_the_servers_needs_an_administrator():
         (ACCOUNT + 'defaultTopicPerm = "ALL"', "defaultTopicPerm = 'ALL': one of DENY, PUB"),
         (ACCOUNT + 'topicPerms = ["a"]', "topicPerms: 'a' must be"),
         (ACCOUNT + 'topicPerms = ["%RETRY%g=SUB"]', r'topicPerms: .* use groupPerms = \["g=SUB"\] for %RETRY%g'),
+        (
+            ACCOUNT + 'topicPerms = ["SCHEDULE_TOPIC_XXXX=SUB"]',
+            "SCHEDULE_TOPIC_XXXX has .* only administrators read it",
+        ),
         (ACCOUNT + 'groupPerms = ["a=b"]', "groupPerms: a = 'b': one of"),
         (ACCOUNT + 'groupPerms = "a=SUB"', "groupPerms must be a list"),
     ],
