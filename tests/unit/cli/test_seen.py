@@ -36,6 +36,13 @@ def test_controls_are_shown_to_a_terminal_and_stay_as_they_are_elsewhere() -> No
         assert seen(HARMFUL) == HARMFUL
 
 
+def test_what_turns_the_direction_of_a_line_is_shown() -> None:
+    turns = [0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+    with redirect_stdout(Terminal()):
+        assert seen("".join(map(chr, turns))) == "".join(f"\\u{one:04x}" for one in turns)
+        assert seen("שלום\u200b سلام\n") == "שלום\u200b سلام\n"
+
+
 def test_a_table_is_as_wide_as_what_a_terminal_shows() -> None:
     rows = [{"KEY": "a\x1b", "N": 1}, {"KEY": "bb", "N": 22}]
     with redirect_stdout(Terminal()):
