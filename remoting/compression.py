@@ -28,6 +28,8 @@ LEVEL_DEFAULT = 5
 # 256 blocks of 128 KiB, which overshoots the limit by 32 MiB at the worst. LZ4 grows 255-fold at most.
 _ZSTD_STEP_BYTES = 1024
 _LZ4_STEP_BYTES = 4096
+FRAMES_MAX = 1024
+"""Of one body; producers write one. 4 MB of frames without content would take a second."""
 _ZSTD_WINDOW_MAX_BYTES = 1 << 27
 
 
@@ -62,8 +64,8 @@ def decompress(
 ) -> bytes:
     """The body as it was sent by the user: inflated when sysFlag bit 0 says so, else as it is.
 
-    Raises ProtocolError when the kind is unknown, the stream is damaged, cut off or followed by junk, or grows beyond
-    `output_max_bytes`.
+    Raises ProtocolError when the kind is unknown, the stream is damaged, cut off or followed by junk, has more than
+    `FRAMES_MAX` frames, or grows beyond `output_max_bytes`.
     """
     if not sysflag & SYSFLAG_COMPRESSED:
         return bytes(body)
@@ -103,11 +105,14 @@ def _inflate_zstd(body: bytes, limit: int) -> tuple[bytes, int | None]:
 def _inflate_frames(body: bytes, limit: int, step_bytes: int, begin: Callable[[], Any]) -> tuple[bytes, int | None]:
     """`begin` makes what reads one frame."""
     parts: list[bytes] = []
-    total = 0
+    total = frames = 0
     stream = None
     position = 0
     while position < len(body) and total <= limit:
         if stream is None:
+            frames += 1
+            if frames > FRAMES_MAX:
+                raise EOFError(f"more than {FRAMES_MAX} frames")
             stream = begin()
         step = body[position : position + step_bytes]
         part = stream.decompress(step)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rocketcrew.remoting.codes import ResponseCode
-from rocketcrew.remoting.compression import Compression, compress, compression_sysflag, decompress
+from rocketcrew.remoting.compression import FRAMES_MAX, Compression, compress, compression_sysflag, decompress
 from rocketcrew.remoting.errors import (
     BrokerError,
     ProtocolError,
@@ -133,6 +133,16 @@ def test_several_frames_are_one_body(kind: Compression) -> None:
     skippable = bytes.fromhex("502a4d18 04000000") + b"note"
     packed = skippable + compress(b"one ", kind) + skippable + compress(b"two", kind)
     assert decompress(packed, compression_sysflag(kind)) == b"one two"
+
+
+@pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
+@pytest.mark.parametrize("frame", [bytes.fromhex("502a4d18 00000000"), None])
+def test_a_body_of_very_many_frames_is_a_damaged_one(kind: Compression, frame: bytes | None) -> None:
+    """Half a million without content took a second."""
+    frame = compress(b"", kind) if frame is None else frame
+    assert decompress(frame * FRAMES_MAX, compression_sysflag(kind)) == b""
+    with pytest.raises(ProtocolError, match=f"damaged: more than {FRAMES_MAX} frames"):
+        decompress(frame * (FRAMES_MAX + 1), compression_sysflag(kind))
 
 
 def test_the_blocks_of_an_lz4_body_stand_alone_as_lz4_java_reads_no_others() -> None:
