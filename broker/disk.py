@@ -473,7 +473,7 @@ class DiskStorage:
         try:
             make_folders(folder.parent)
             made = self._calls.make_folder(folder / "config")
-            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            self._lock_fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
         except OSError as error:
             raise UsageError(f"broker data folder {folder} cannot be used: {error.strerror}") from error
         self._take_lock()

@@ -25,7 +25,8 @@ class FileCalls:
     """The system calls by which files are written and replaced. A test may record them, or let them fail."""
 
     def open(self, path: str, flags: int) -> int:
-        return os.open(path, flags | os.O_CLOEXEC, 0o666)
+        """What is written anew, as drafts are, is never a file that a link at its name leads to."""
+        return os.open(path, flags | os.O_CLOEXEC | (os.O_NOFOLLOW if flags & os.O_TRUNC else 0), 0o666)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -230,13 +231,14 @@ def out_of_the_way(fd: int) -> int:
 
 
 def try_lock(path: Path) -> int | None:
-    """flock the file `path` (made if missing): the descriptor to close when done, None when somebody holds it.
+    """flock the file `path` (made if missing, and no link): the descriptor to close when done, None when somebody holds it.
+    Raises OSError.
 
     Who held it may have removed the file between our open and our flock, and another one have made and locked it anew: the
     lock of a file that has no name keeps nobody away.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_named(descriptor, path):

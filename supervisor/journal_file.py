@@ -51,7 +51,7 @@ def _replace(path: Path, data: bytes, write: Write) -> int:
     """Write a new file beside `path`, fsync it, rename it; its descriptor. Raises OSError; the old one stays then, alone: a
     disk that is full is not filled with drafts."""
     beside = path.with_suffix(".new")
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _write_all(fd, data, write)
         os.fsync(fd)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rocketcrew.durable.files import OWN_FROM, out_of_the_way, try_lock
+from rocketcrew.durable.files import OWN_FROM, out_of_the_way, try_lock, write_atomically
 
 AtFirst = Callable[[object, Callable[[], object]], AbstractContextManager[None]]
 
@@ -68,3 +68,19 @@ def test_what_is_moved_is_open_once() -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     os.close(high)
+
+
+def test_neither_a_lock_nor_a_draft_is_what_a_link_leads_to(tmp_path: Path) -> None:
+    """Whoever may write the folder had the process write, or make, a file that he may not."""
+    kept, made = tmp_path / "kept", tmp_path / "made"
+    kept.write_text("of another")
+    (tmp_path / ".state.json.new").symlink_to(kept)
+    (tmp_path / "lock").symlink_to(made)
+    with pytest.raises(OSError, match="symbolic link"):
+        try_lock(tmp_path / "lock")
+    with pytest.raises(OSError, match="symbolic link"):
+        write_atomically(tmp_path / "state.json", "ours", durable=False)
+    assert kept.read_text() == "of another"
+    assert not made.exists()
+    write_atomically(tmp_path / "state.json", "ours", durable=False)  # the link was no draft of ours, and went as one
+    assert (tmp_path / "state.json").read_text() == "ours"
