@@ -20,6 +20,8 @@ exchange finds some of them gone, and has to begin again. Linux only, and file s
 btrfs, tmpfs, overlayfs; not NFS): others are refused before anything is changed.
 
 A Delta table's files are merged in one commit of its log, as the loader does it (delta_merging.py).
+
+Root works as the table's owner (rights.py), so all of a Parquet table is to be of one user.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import fcntl
 import functools
 import os
 import shutil
+import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -47,7 +50,7 @@ from ..client.clock import wall_ms
 from ..durable.files import remove_tree, sync_path, sync_tree
 from ..remoting.errors import UsageError
 from .delta_files import own_files
-from .delta_log import entry_of, is_delta
+from .delta_log import LOG_DIR, entry_of, is_delta
 from .delta_merging import PASSED_MAX, groups_to_merge, merge_small_files
 from .errors import LoaderError, unreadable, unusable
 from .iceberg_catalog import is_iceberg
@@ -55,7 +58,7 @@ from .merged_file import compression_of, open_part, schema_of, write_merged
 from .merging import MergeBounds
 from .object_store import Place
 from .outcome_levels import joined, read_part
-from .rights import Rights, give, mode_beside, rights_of, set_rights
+from .rights import Rights, as_owner_of, give, mode_beside, rights_of, set_rights
 from .table_keys import check_ours
 from .table_lock import lock_compact, locked_table, only_merge
 from .table_state import read_state
@@ -158,14 +161,21 @@ class _Group:
 
 def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
-    if _is_delta(table):
-        return _compact_delta(table, file_bytes, on_point)
     # Where links lead: the name that is exchanged is the folder's own, and not that of a link to it.
-    return _Exchange(_parquet(table).resolve(), file_bytes, on_point).run()
+    table = table.resolve() if isinstance(table, Path) else table
+    with _as_owner(table):
+        if _is_delta(table):
+            return _compact_delta(table, file_bytes, on_point)
+        return _Exchange(_parquet(table), file_bytes, on_point).run()
 
 
 def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     """How many files of the table `compact` would merge, and how many it has; nothing is changed. Raises as `compact`."""
+    with _as_owner(table):
+        return _to_merge(table, file_bytes)
+
+
+def _to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     if _is_delta(table):
         log, bounds = open_log(table), MergeBounds.all_small(file_bytes)
         try:
@@ -177,6 +187,26 @@ def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
     groups = _groups_in(folders, file_bytes)
     return sum(files[batch] for group in groups for batch in group), sum(files.values())
+
+
+@contextmanager
+def _as_owner(table: Place) -> Generator[None]:
+    """Of a folder: whose it is, or, where it is root's, as a volume may be, whose the log in it is."""
+    if not isinstance(table, Path):
+        yield
+        return
+    try:
+        owner, log = table.stat(), table / LOG_DIR
+    except FileNotFoundError:
+        raise nothing_loaded(table) from None
+    if owner.st_uid == 0:
+        with contextlib.suppress(OSError):
+            found = log.lstat()
+            owner = found if stat.S_ISDIR(found.st_mode) else owner
+    if owner.st_uid and is_delta(table):
+        delta_rs()  # imported as root
+    with as_owner_of(table, owner):
+        yield
 
 
 def _is_delta(table: Place) -> bool:
@@ -287,7 +317,7 @@ class _Exchange:
         try:
             lock = lock_compact(path, self._table)
         except OSError as error:
-            raise unusable(f"the folder {self._table.parent} can't be written", error) from None
+            raise unusable(f"the folder {self._table.parent} can't be written by user {os.geteuid()}", error) from None
         if lock is None:
             raise LoaderError(f"another compaction works on {self._table}: wait for its end")
         try:
@@ -299,7 +329,6 @@ class _Exchange:
     def _write(self, groups: Sequence[Sequence[Path]]) -> None:
         """The draft, with a folder for each group."""
         _make_folder(self._draft, self._table)
-        make_like(rights_of(self._table), self._draft)
         _can_exchange(self._draft)
         for group in groups:
             self._merge(group)
@@ -354,6 +383,7 @@ class _Exchange:
             for entry in self._table.iterdir():
                 if entry not in left_out:
                     _link(entry, self._draft / entry.name)
+            make_like(rights_of(self._table), self._draft)  # at last: none of its group is to be in there before
             sync_tree(self._draft, threads)
             self._on_point("linked")
             exchange(self._draft, self._table)
@@ -391,14 +421,14 @@ def _link(entry: Path, target: Path) -> None:
 
 
 def _make_folder(made: Path, model: Path) -> None:
-    """For us alone, but its owner's: he can delete it where we are killed."""
+    """For us alone, and refused before there is work in it that can't be given away."""
     made.mkdir(_UNFINISHED)
     _given(give, made, rights_of(model))
 
 
 def make_like(rights: Rights, made: Path) -> None:
-    """Give what was made the owner, group and rights of what it replaces: the loader's user goes on to write it, and nobody
-    reads what was not for him. Raises LoaderError where this user can't."""
+    """Give what was made the group and rights of what it replaces: nobody reads what was not for him. Raises LoaderError
+    where this user can't, or is not the one who has that."""
     _given(set_rights, made, rights)
 
 
@@ -407,9 +437,9 @@ def _given(how: Callable[[Path, Rights], None], made: Path, rights: Rights) -> N
         how(made, rights)
     except OSError as error:
         raise LoaderError(
-            f"what {made} replaces belongs to user {rights.user} and group {rights.group}, and it can't be given to them"
-            f" ({error.strerror}): compact the table as that user and a member of group {rights.group}, or as root. The table"
-            " stays as it is"
+            f"what {made} replaces belongs to user {rights.user} and group {rights.group}, and it can't be given to them by"
+            f" user {os.geteuid()} ({error.strerror}): give all of the table to one user (chown -R), and compact it as that"
+            f" user and a member of group {rights.group}. The table stays as it is"
         ) from None
 
 

@@ -1,15 +1,24 @@
-"""Whose a file or folder is and who may read it: what replaces others has the same, whoever runs the compaction."""
+"""Whose a file or folder is and who may read it: what replaces others has the same, whoever runs the compaction.
+
+What root does in a folder of somebody else is done as him, with none of root's rights: whoever may write there may put a link
+in the place of any name at any moment, and root, who goes by the name, would write, read or give away what the link leads to.
+As the folder's owner nobody gets at more than he does anyway.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import pwd
 import stat
 import struct
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from ..remoting.errors import UsageError
 
 _ACLS: Final = ("system.posix_acl_access", "system.posix_acl_default")
 _ACL_HEAD: Final = struct.pack("<I", 2)
@@ -33,6 +42,50 @@ class Rights:
     group: int
     mode: int
     acls: tuple[bytes | None, ...]
+
+
+@contextlib.contextmanager
+def as_owner_of(folder: Path, owner: os.stat_result) -> Generator[None]:
+    """Where we are root and the folder is its `owner`'s, all threads of this process are him meanwhile. What is imported is
+    to be there before: he may have no way to it. Raises UsageError."""
+    if os.geteuid() != 0 or owner.st_uid == 0:
+        yield
+        return
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        _become(folder, owner)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        with contextlib.suppress(OSError):  # in a namespace where nobody may, and so has not
+            os.setgroups(groups)
+
+
+def _become(folder: Path, owner: os.stat_result) -> None:
+    main, *others = _groups_of(owner.st_uid, owner.st_gid)
+    try:
+        os.setgroups([main, *others])
+        os.setegid(main)
+        os.seteuid(owner.st_uid)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} belongs to user {owner.st_uid}, whom this process can't become ({error.strerror}): run it as him"
+        ) from None
+    if not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+        raise UsageError(
+            f"{folder} belongs to user {owner.st_uid}, as whom root works in it, and he can't read it there"
+        )
+
+
+def _groups_of(user: int, group: int) -> list[int]:
+    """Those that the user is in, the given one first where it is among them; a user without a name, as in a container, is in
+    that one alone, but never in root's."""
+    with contextlib.suppress(KeyError):
+        known = pwd.getpwuid(user)
+        his = os.getgrouplist(known.pw_name, known.pw_gid)
+        return sorted(his, key=lambda one: (one != group, one != known.pw_gid))
+    return [group or user]
 
 
 def rights_of(path: Path) -> Rights:
@@ -61,14 +114,17 @@ def _set_acl(of: Path | int, name: str, acl: bytes | None) -> None:
 
 
 def give(made: Path, rights: Rights) -> None:
-    """Give what we have made to its owner and group. Raises OSError."""
+    """Give what we have made to its group. To another user nothing is given: who has it may put a link to what is root's in
+    its place while we work in it. Raises OSError."""
     found = made.stat()
-    if (rights.user, rights.group) != (found.st_uid, found.st_gid):
-        os.lchown(made, rights.user, rights.group)
+    if rights.user != found.st_uid:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(made))
+    if rights.group != found.st_gid:
+        os.lchown(made, -1, rights.group)
 
 
 def set_rights(made: Path, rights: Rights) -> None:
-    """Give it to its owner and group, with the mode and the ACLs; those that it has from its folder go. Raises OSError."""
+    """Give it to its group, with the mode and the ACLs; those that it has from its folder go. Raises OSError."""
     give(made, rights)
     for name, acl in zip(_ACLS, rights.acls, strict=True):
         _set_acl(made, name, acl)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
@@ -39,3 +41,14 @@ def threads() -> Iterator[Executor]:
 def world(request: pytest.FixtureRequest, tmp_path: Path, segments: Helpers, threads: Executor) -> World:
     """A loader and its table; a Parquet folder unless the test or its module's TABLES says otherwise."""
     return World(tmp_path, segments, threads, getattr(request, "param", "parquet"))
+
+
+@pytest.fixture
+def reachable() -> Iterator[Path]:
+    """A folder that other users have a way to, unlike those of pytest's."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        if not all(above.stat().st_mode & stat.S_IXOTH for above in folder.parents):
+            pytest.skip("TMPDIR is not for others")
+        yield folder

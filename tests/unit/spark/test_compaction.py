@@ -9,6 +9,7 @@ import json
 import os
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,12 +26,22 @@ from rocketcrew.cli.main import run
 from rocketcrew.cli.reading import dataset
 from rocketcrew.conf.segment_format import KEY_COLUMNS
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.spark.compaction import POINTS, BatchSize, compact, exchange, groups_of, make_like, merge_files
+from rocketcrew.spark.compaction import (
+    POINTS,
+    BatchSize,
+    compact,
+    exchange,
+    groups_of,
+    make_like,
+    merge_files,
+    to_merge,
+)
 from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.object_store import STATE_DIR
 from rocketcrew.spark.reconciling import reconcile
 from rocketcrew.spark.rights import Rights, rights_of
 from rocketcrew.spark.table_keys import table_facts
-from rocketcrew.spark.table_lock import locked_table
+from rocketcrew.spark.table_lock import DELTA_LOCK, locked_table
 from rocketcrew.spark.targets.parquet import OUTCOMES_FILE, STATE_FILE
 
 MIB = 1024 * 1024
@@ -202,7 +213,10 @@ def rights(table: Path) -> set[tuple[str, str, int, int]]:
     "user",
     [pytest.param(1234, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")), None],
 )
-def test_whose_the_table_is_and_who_may_read_it_stay(world: World, segments: Any, user: int | None) -> None:
+def test_whose_the_table_is_and_who_may_read_it_stay(
+    world: World, segments: Any, reachable: Path, user: int | None
+) -> None:
+    world.table = reachable / "table"
     for first in (1, 4):
         world.seal([segments.Record(first, ["a", "b"])])
         loaded(world, "pyarrow", "value")
@@ -210,6 +224,7 @@ def test_whose_the_table_is_and_who_may_read_it_stay(world: World, segments: Any
     loaded(world, "pyarrow", "value")
     for path in (world.table, *world.table.rglob("*")):
         if user is not None:
+            os.chown(reachable, user, user + 1)
             os.chown(path, user, user + 1)
         path.chmod(0o2770 if path.is_dir() else 0o640)
     before = rights(world.table)
@@ -218,10 +233,12 @@ def test_whose_the_table_is_and_who_may_read_it_stay(world: World, segments: Any
     assert [path.name for path in world.table.parent.glob(".table*")] == [], "nor a lock that its user could not have"
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may give files to others")
 def test_what_cannot_be_given_to_its_user_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(LoaderError, match=r"belongs to user 0 .* as that user and a member of group 0, or as root"):
-        make_like(rights_of(Path("/")), tmp_path)
+    """Nor by root: who has it may put a link to what is root's there, and root would write on."""
+    stranger = replace(rights_of(tmp_path), user=1234, group=1235)
+    with pytest.raises(LoaderError, match=r"belongs to user 1234 .* as that user and a member of group 1235"):
+        make_like(stranger, tmp_path)
+    assert rights_of(tmp_path).user == os.geteuid()
 
 
 def test_of_batches_with_other_rights_none_become_one(world: World, segments: Any) -> None:
@@ -298,25 +315,102 @@ def test_a_state_that_is_deleted_meanwhile_is_no_error(world: World, segments: A
         assert compact(world.table, MIB).files_after == 1
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
-def test_what_a_killed_compact_of_root_has_left_is_its_users_to_delete(world: World, segments: Any) -> None:
-    for first in (1, 4):
-        world.seal([segments.Record(first, ["a", "b"])])
-        loaded(world, "pyarrow", "value")
-    for path in (world.table, *world.table.rglob("*")):  # the folder above may be shared, and root's
-        os.chown(path, 1234, 1235)
-    found: list[tuple[int, int]] = []
+def of_user(user: int, *folders: Path) -> None:
+    for folder in folders:
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user, user + 1)
+
+
+@pytest.fixture
+def theirs(world: World, segments: Any, reachable: Path) -> World:
+    """A world whose table is another user's."""
+    if os.geteuid() != 0:
+        pytest.skip("only root gives files to others")
+    world.table = reachable / "table"
+    fill(world, segments, 2)
+    of_user(1234, reachable)
+    return world
+
+
+def test_what_a_killed_compact_of_root_has_left_is_its_users_to_delete(theirs: World) -> None:
+    found: set[tuple[int, int]] = set()
 
     def look(here: str) -> None:
-        if here == "merged":
-            left = [
-                path for path in world.table.parent.glob(".table.compact*") if path.is_dir() or path.suffix == ".lock"
-            ]
-            left += [path for path in world.table.parent.glob(".table.compact/**/*") if path.is_dir()]
-            found.extend((path.stat().st_uid, path.stat().st_gid) for path in left)
+        left = [path for one in theirs.table.parent.glob(".table.compact*") for path in (one, *one.rglob("*"))]
+        assert len(left) >= 4 or here == "removed"
+        found.update((path.stat().st_uid, path.stat().st_gid) for path in left)
 
-    compact(world.table, MIB, look)
-    assert found == [(1234, 1235)] * 5
+    assert compact(theirs.table, MIB, look).files_after == 1
+    assert found == {(1234, 1235)}
+    assert (os.geteuid(), os.getegid()) == (0, 0)
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_root_compacts_a_table_as_its_user(theirs: World) -> None:
+    groups = os.getgroups()
+    found: list[tuple[int, int, list[int]]] = []
+    assert to_merge(theirs.table, MIB) == (2, 2)
+    compact(theirs.table, MIB, lambda _: found.append((os.geteuid(), os.getegid(), os.getgroups())))
+    assert set(map(str, found)) == {str((1234, 1235, [1235]))}
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == (0, 0, groups)
+    theirs.assert_exact()
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file of root's in a folder of root's."""
+    folder = tmp_path / "of root"
+    folder.mkdir(0o700)
+    (folder / "shadow").write_text("root's")
+    (folder / "shadow").chmod(0o600)
+    return folder / "shadow"
+
+
+@pytest.mark.parametrize("place", [OUTCOMES_FILE, "rows"])
+def test_links_to_what_is_root_s_do_nothing(theirs: World, secret: Path, place: str) -> None:
+    """The table's owner made root write over any file, and read any for him."""
+    before = secret.stat()
+    (rows,) = theirs.table.glob("batch_id=2/*.parquet")
+
+    def planted(here: str) -> None:
+        if here == "merged" and place == OUTCOMES_FILE:
+            (theirs.table.parent / ".table.compact/batch_id=2" / OUTCOMES_FILE).symlink_to(secret)
+
+    secret.write_bytes(rows.read_bytes())
+    if place == "rows":
+        os.seteuid(1234)
+        try:
+            rows.unlink()
+            rows.symlink_to(secret)
+        finally:
+            os.seteuid(0)
+    kept = secret.read_bytes()
+    with pytest.raises((OSError, LoaderError, UsageError), match=r"Permission denied"):
+        compact(theirs.table, MIB, planted)
+    assert secret.read_bytes() == kept
+    assert (secret.stat().st_mode, secret.stat().st_uid) == (before.st_mode, 0)
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+def test_a_lock_that_is_a_link_makes_nothing_elsewhere(theirs: World, secret: Path) -> None:
+    made = secret.with_name("nologin")
+    for lock in (theirs.table.with_name(".table.compact.lock"), theirs.table / STATE_DIR / DELTA_LOCK):
+        with contextlib.suppress(FileNotFoundError):
+            lock.symlink_to(made)
+    with pytest.raises((UsageError, OSError), match=r"compact\.lock"):
+        compact(theirs.table, MIB)
+    assert not made.exists()
+
+
+def test_root_names_whom_a_table_is_for_that_he_can_not_write(theirs: World) -> None:
+    of_user(0, theirs.table.parent)
+    os.chown(theirs.table, 1234, 1235)
+    with pytest.raises(UsageError, match="can't be written by user 1234"):
+        compact(theirs.table, MIB)
+    theirs.table.parent.chmod(0o700)
+    with pytest.raises(UsageError, match=r"belongs to user 1234, as whom root works in it, and he can't read it there"):
+        compact(theirs.table, MIB)
+    theirs.table.parent.chmod(0o755)
 
 
 def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:

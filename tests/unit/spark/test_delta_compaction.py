@@ -46,7 +46,8 @@ def test_of_two_compactions_the_second_is_refused(world: World) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
 @pytest.mark.parametrize("folder", [1234, 0])
-def test_what_root_has_merged_the_loader_s_user_reads(world: World, folder: int) -> None:
+def test_what_root_has_merged_the_loader_s_user_reads(world: World, reachable: Path, folder: int) -> None:
+    world.table = reachable / "table"
     loaded(world, 3)
     DeltaTable(str(world.table)).alter.set_table_properties({"delta.checkpointInterval": "5"})
     for path in (world.table, *world.table.rglob("*")):
