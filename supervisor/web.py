@@ -9,7 +9,8 @@
 | POST /pause, /resume, /scale?workers=N, /stacks | what the commands of these names do; with the header X-Rocketcrew-Token |
 
 A form or a link on another site cannot send that header without asking first, and we never agree; and a name of another site
-that leads to a loopback address is refused by its Host header. Served by the supervisor's own loop, one request a connection.
+that leads to a loopback address is refused by its Host header where only those are listened on (a wildcard address is reached by
+names that nobody here knows). Served by the supervisor's own loop, one request a connection.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import contextlib
 import errno
 import hmac
 import inspect
+import ipaddress
 import json
 import os
 import socket
@@ -50,7 +52,6 @@ HEAD_BYTES_MAX: Final = 8 * 1024
 PORT_MAX: Final = 65_535
 TOKEN_HEADER: Final = "x-rocketcrew-token"  # noqa: S105  its name
 ACTIONS: Final = frozenset({"pause", "resume", "scale", "stacks"})
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "[::1]", "::1"})
 _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
 _REASONS: Final = {200: "OK", 400: "Bad Request", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
                    503: "Service Unavailable"}  # fmt: skip
@@ -155,12 +156,20 @@ class Site:
         return Response(200, json.dumps(done, default=str).encode(), _JSON)
 
     def _is_for_us(self, host: str) -> bool:
-        if self._settings.host not in _LOOPBACK:
+        if not _is_loopback(self._settings.host):
             return True
         try:
-            return urlsplit(f"//{host}").hostname in (None, *_LOOPBACK)
+            name = urlsplit(f"//{host}").hostname
         except ValueError:  # no host at all
             return False
+        return name is None or _is_loopback(name)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:  # another name
+        return False
 
 
 def page_html() -> bytes:
