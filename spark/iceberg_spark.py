@@ -288,7 +288,7 @@ def with_all_columns(rows: DataFrame, table: str) -> DataFrame:
 
 
 def configure(session: SparkSession, spec: CatalogSpec, folder: str) -> None:
-    """Name the catalog to a session; not at its start, as keys would be in the JVM's command line. Raises UsageError."""
+    """Name the catalog to a session that runs, whoever has started it. Raises UsageError."""
     kind, properties = merged(spec)
     for name, value in session_conf(spec, kind, properties, folder).items():
         session.conf.set(name, value)

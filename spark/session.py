@@ -4,6 +4,8 @@
   the JVM itself prints, and why it did not start). Nothing of it reaches our own stderr.
 - The environment that Spark would take its habits from (SPARK_CONF_DIR, PYSPARK_SUBMIT_ARGS, another SPARK_HOME …) is
   cleared while the JVM starts, and put back afterwards.
+- Other users of the host do not see the settings, which may hold keys: the JVM reads them from a private file instead of its
+  command line.
 - The JVM dies with the *thread* that called `open_session` (java_shim.py): keep that thread alive.
 - A JVM that died can't be replaced in this process by any means that pyspark documents; the loader ends with a failure
   and is started anew. `close` clears what pyspark keeps, so that at least an orderly end allows a new start.
@@ -14,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -43,6 +46,8 @@ SPARK_STOP_TIMEOUT_S = 20.0
 """Stopping takes a second on one machine, a few where a cluster is told; a JVM that hangs would never answer."""
 JVM_LOG_BYTES_MAX = 10_000_000
 LOG_TAIL_LINES = 15
+PROPERTIES = "spark.properties"
+"""In a session's folder, while its JVM starts: the settings."""
 JOBS_LOOKED_AT = 4
 """Of a group, the newest: a write by Delta may have several."""
 PROBES_MAX = 16
@@ -222,16 +227,22 @@ def open_session(settings: SessionSettings) -> Session:
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise SparkStartError(f"pyspark can't be imported ({error}): pip install 'rocketcrew[spark]'") from None
-    shim = _prepare_folder(settings.folder, java)
     conf = spark_conf(settings)
-    with _environment(settings, Path(pyspark.__file__).parent, shim):
-        builder: Any = SparkSession.builder
-        for name, value in conf.items():
-            builder = builder.config(name, value)
-        try:
+    shim = _prepare_folder(settings.folder, java, conf)
+    context: Any = pyspark.SparkContext
+    try:
+        with _environment(settings, Path(pyspark.__file__).parent, shim):
+            # The JVM first, by the file: a builder that starts one writes all that it was told on the command line.
+            context._ensure_initialized()
+            builder: Any = SparkSession.builder
+            # Told again, to the JVM that runs, values keep blanks at their ends, which Spark cuts off in a file.
+            for name, value in conf.items():
+                builder = builder.config(name, value)
             spark = builder.getOrCreate()
-        except Exception as error:
-            raise SparkStartError(why_not_started(settings, java, error)) from error
+    except Exception as error:
+        raise SparkStartError(why_not_started(settings, java, error)) from error
+    finally:
+        (settings.folder / PROPERTIES).unlink(missing_ok=True)
     return Session(spark, java)
 
 
@@ -339,7 +350,20 @@ def _jars(jars: str, setting: str, library: str, package: Callable[[str], str]) 
     return {"spark.jars": ",".join(file.strip() for file in files)}
 
 
-def _prepare_folder(folder: Path, java: Java) -> Path:
+def as_properties(conf: Mapping[str, str]) -> str:
+    """The settings as Java reads a file of properties; a character that may mean something there is written as a number."""
+    return "".join(f"{_escaped(name)}={_escaped(value)}\n" for name, value in conf.items())
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._/-]", lambda found: _units(found[0]), text)
+
+
+def _units(character: str) -> str:
+    return re.sub("(....)", r"\\u\1", character.encode("utf-16-be", "surrogatepass").hex())
+
+
+def _prepare_folder(folder: Path, java: Java, conf: Mapping[str, str]) -> Path:
     """Make the folder fresh but for its logs; returns the shim's JAVA_HOME."""
     log = folder / "jvm.log"
     try:
@@ -351,9 +375,19 @@ def _prepare_folder(folder: Path, java: Java) -> Path:
         (folder / "log4j2.properties").write_text(text, encoding="utf-8")
         if log.exists() and log.stat().st_size > JVM_LOG_BYTES_MAX:
             log.replace(log.with_suffix(".log.1"))
-        return make_shim(java, folder / "java", log)
+        shim = make_shim(java, folder / "java", log)
+        _write_private(folder / PROPERTIES, as_properties(conf))
+        return shim
     except OSError as error:
         raise SparkStartError(f"Spark's folder {folder} can't be prepared: {error}") from None
+
+
+def _write_private(file: Path, text: str) -> None:
+    """Write a file anew that no other user reads. Raises OSError."""
+    file.unlink(missing_ok=True)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="ascii") as opened:
+        opened.write(text)
 
 
 @contextlib.contextmanager
@@ -361,6 +395,8 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
     """The process's environment as the JVM shall inherit it. pyspark offers no other way to hand it over."""
     before = dict(os.environ)
     wanted = {"SPARK_HOME": str(spark_home), "JAVA_HOME": str(shim)}
+    words = ["--properties-file", str(settings.folder / PROPERTIES), "--load-spark-defaults", "pyspark-shell"]
+    wanted["PYSPARK_SUBMIT_ARGS"] = shlex.join(words)
     if settings.is_local:
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Python data sources are looked for by this variable's Python; spark.pyspark.python says nothing to that step.

@@ -126,7 +126,7 @@ class LoaderChild:
 
     def environment(self, ours: Mapping[str, str]) -> dict[str, str]:
         """`ours` without its settings, and with those that may hold passwords or commas: other users do not see them in the
-        list of processes."""
+        list of processes. Nor do they see the loader give them to its JVM (spark/session.py)."""
         spark = self._settings.spark
         tables = {"conf": dict(spark.conf), "options": dict(spark.options)}
         tables_set = {environment_name(f"spark.{key}"): json.dumps(table) for key, table in tables.items()}

@@ -38,6 +38,7 @@ from rocketcrew.spark.targets.making import make_writer
 from rocketcrew.spark.views import register_views
 from rocketcrew.spark.work import Work
 
+CANARY = "a1f0c0ffee"
 Query = Callable[[str], list[dict[str, Any]]]
 
 
@@ -284,26 +285,42 @@ def _answers(loaders: Loaders) -> None:
 
 
 def _hanging_java(home: Path) -> Path:
-    """A JAVA_HOME whose java never does anything."""
+    """A JAVA_HOME whose java never does anything but write down what it was given."""
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text("#!/bin/sh\nexec sleep 600\n")
+    (home / "bin" / "java").write_text(f'#!/bin/sh\necho "$@" > {home}/words\nexec sleep 600\n')
     (home / "bin" / "java").chmod(0o755)
     (home / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
     return home
 
 
+def _nobody_sees_its_keys(loader: psutil.Process, folder: Path) -> None:
+    below = [Path(f"/proc/{one.pid}/cmdline").read_bytes().split(b"\0") for one in loader.children(recursive=True)]
+    assert any(b"org.apache.spark.deploy.SparkSubmit" in words for words in below), below
+    assert not any(CANARY.encode() in word for words in below for word in words)
+    assert not [file for file in folder.rglob("*") if file.is_file() and CANARY.encode() in file.read_bytes()]
+
+
 def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
-    """It never starts, at first; then it is stopped, not dead: it keeps its connections, and answers nothing."""
+    """It never starts, at first; then it is stopped, not dead: it keeps its connections, and answers nothing.
+
+    Before that, what other users of the host may see of it.
+    """
     loaders = Loaders(tmp_path, "spark")
+    conf = {"spark.hadoop.fs.s3a.secret.key": CANARY}
     try:
         loaders.seal(Record(1))
         # Its start may take 20 times as long, the import of pyspark in it.
-        loaders.run(6, jvm_timeout_ms=400, java_home=str(_hanging_java(tmp_path / "java")))
+        loaders.run(6, jvm_timeout_ms=400, java_home=str(_hanging_java(tmp_path / "java")), conf=conf)
         assert "did not start within 8 s" in loaders.status()["error"]
         # They were killed, and only the first of them was waited for.
         wait_until(lambda: not _of_spark(loaders), what="the end of all that starts the JVM")
-        process = loaders.start(follow=True, jvm_timeout_ms=6_000)  # a busy machine lets a JVM wait for seconds
+        words = (tmp_path / "java" / "words").read_text()
+        assert "SparkSubmit" in words
+        assert CANARY not in words
+        # A busy machine lets a JVM wait for seconds.
+        process = loaders.start(follow=True, jvm_timeout_ms=6_000, conf=conf)
         jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
+        _nobody_sees_its_keys(psutil.Process(process.pid), loaders.staging / "spark")
         os.kill(jvm, signal.SIGSTOP)
         loaders.seal(Record(2))
         assert process.wait(WAIT_S) == 1, loaders.log.read_text()

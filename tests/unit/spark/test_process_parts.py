@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import string
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +27,7 @@ from rocketcrew.spark.java import Java
 from rocketcrew.spark.needs import DELTA_BUILDS
 from rocketcrew.spark.plan import SegmentFacts, Take
 from rocketcrew.spark.reports import Waiting
-from rocketcrew.spark.session import SessionSettings, spark_conf, why_not_started
+from rocketcrew.spark.session import SessionSettings, as_properties, spark_conf, why_not_started
 from rocketcrew.spark.status import FAILED, STOPPED, StatusFile, read_status
 from rocketcrew.spark.stopping import TRANSITIONS, Action, Happening, Phase
 from rocketcrew.spark.work import Work, explained
@@ -176,6 +178,33 @@ def test_spark_is_quiet_local_and_the_users_settings_win(tmp_path: Path) -> None
     assert conf["spark.driver.extraJavaOptions"].endswith("a%20b/log4j2.properties -Dx=y")
     assert "spark.driver.host" not in spark_conf(SessionSettings(tmp_path, master="spark://host:7077"))
     assert json.dumps(conf)
+
+
+WORDS = st.text(st.characters(codec="utf-8") | st.sampled_from(" =:#!\\\n\r\t\f'\"é😀"))
+
+
+def read_properties(text: str) -> dict[str, str]:
+    """As java.util.Properties does, of what it may hold."""
+    pairs = (line.split("=", 1) for line in text.splitlines())
+    numbers = re.compile(r"\\u([0-9a-f]{4})")
+    return {
+        name: numbers.sub(lambda found: chr(int(found[1], 16)), value)
+        .encode("utf-16", "surrogatepass")
+        .decode("utf-16")
+        for name, value in pairs
+    }
+
+
+@given(st.lists(WORDS))
+def test_the_file_for_the_jvm_has_every_value_as_it_is(values: list[str]) -> None:
+    conf = {f"spark.hadoop.a-b_C.{number}": value for number, value in enumerate(values)}
+    text = as_properties(conf)
+    assert read_properties(text) == conf
+    assert set(re.sub(r"\\u[0-9a-f]{4}", "", text)) <= set(string.ascii_letters + string.digits + "._/-=\n")
+
+
+def test_the_name_of_a_setting_may_hold_what_separates() -> None:
+    assert as_properties({"spark.a:b c=": "d"}) == "spark.a\\u003ab\\u0020c\\u003d=d\n"
 
 
 def test_a_jar_that_maven_does_not_have_is_named_with_those_that_exist(tmp_path: Path) -> None:
