@@ -5,7 +5,7 @@
 - The environment that Spark would take its habits from (SPARK_CONF_DIR, PYSPARK_SUBMIT_ARGS, another SPARK_HOME …) is
   cleared while the JVM starts, and put back afterwards.
 - Other users of the host do not see the settings, which may hold keys: the JVM reads them from a private file instead of its
-  command line.
+  command line. Nor does it talk to others on loopback: with a local master Spark's ports ask for a secret.
 - The JVM dies with the *thread* that called `open_session` (java_shim.py): keep that thread alive.
 - A JVM that died can't be replaced in this process by any means that pyspark documents; the loader ends with a failure
   and is started anew. `close` clears what pyspark keeps, so that at least an orderly end allows a new start.
@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import secrets
 import shlex
 import subprocess
 import sys
@@ -300,6 +301,10 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
     if settings.is_local:
         conf["spark.driver.host"] = conf["spark.driver.bindAddress"] = "127.0.0.1"
         conf["spark.pyspark.python"] = sys.executable
+        # Every user of this host reaches ports on loopback, and what comes there is deserialised by Java.
+        conf["spark.authenticate"] = "true"
+    if settings.master.startswith("local-cluster"):
+        conf["spark.authenticate.secret"] = secrets.token_hex(32)  # with `local` Spark makes one itself
     conf.update(settings.conf)
     options = f"-Dlog4j2.configurationFile={(folder / 'log4j2.properties').as_uri()}"
     theirs = settings.conf.get("spark.driver.extraJavaOptions", "")

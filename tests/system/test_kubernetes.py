@@ -51,9 +51,11 @@ def executor_pod(jvm: Any, conf: dict[str, str]) -> dict[str, Any]:
         told.set(name, value)
     nothing = jvm.scala.Option.empty()
     secret = scala_object(spark.internal.config, "package").AUTH_SECRET_FILE()
+    manager = spark.SecurityManager(told, nothing, secret)
+    manager.initializeAuth()
     made = spark.scheduler.cluster.k8s.KubernetesExecutorBuilder().buildFromFeatures(
         spark.deploy.k8s.KubernetesExecutorConf(told, "an-app", "1", nothing, 0),
-        spark.SecurityManager(told, nothing, secret),
+        manager,
         kubernetes.KubernetesClientBuilder().build(),
         scala_object(spark.resource, "ResourceProfile").getOrCreateDefaultProfile(told),
     )
@@ -83,6 +85,8 @@ def test_the_pod_of_an_executor(gateway: Any, tmp_path: Path) -> None:
     assert (shared["claimName"], shared["readOnly"]) == ("rocketcrew-billing-spark", False)
     assert set(mounts) == {"/var/lib/rocketcrew", "/tmp/spark", "/opt/spark/conf"}
     assert pod["spec"]["securityContext"] == yaml.safe_load(told["executor.yaml"])["spec"]["securityContext"]
-    driver = next(each["value"] for each in container["env"] if each["name"] == "SPARK_DRIVER_URL")
+    environment = {each["name"]: each.get("value") for each in container["env"]}
+    driver = environment["SPARK_DRIVER_URL"]
+    assert environment["_SPARK_AUTH_SECRET"], "executors are known to the driver by it"
     host, port = (settings.spark.conf[f"spark.driver.{name}"] for name in ("host", "port"))
     assert driver.endswith(f"@{host}:{port}")

@@ -10,6 +10,8 @@ import functools
 import json
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -300,10 +302,28 @@ def _nobody_sees_its_keys(loader: psutil.Process, folder: Path) -> None:
     assert not [file for file in folder.rglob("*") if file.is_file() and CANARY.encode() in file.read_bytes()]
 
 
+def _nobody_else_is_deserialised(jvm: psutil.Process) -> None:
+    """Each port of the JVM gets a call of Spark's, with an object in it whose class does not exist."""
+    name = b"com.example.Nothing"
+    one = b"\xac\xed\0\5sr" + struct.pack(">H", len(name)) + name + struct.pack(">q", 1) + b"\2\0\0xp"
+    body = b"\0\0" + struct.pack(">H", 1) + b"x" + one
+    call = b"\3" + struct.pack(">qi", 7, len(body)) + body
+    ports = {each.laddr.port for each in jvm.net_connections("tcp") if each.status == psutil.CONN_LISTEN}
+    answers: dict[int, bytes] = {}
+    for port in ports:
+        with socket.create_connection(("127.0.0.1", port), WAIT_S) as caller:
+            caller.sendall(struct.pack(">q", len(call) + 8) + call)
+            caller.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                answers[port] = caller.recv(65536)
+    assert not [port for port, said in answers.items() if b"ClassNotFound" in said], answers
+    assert sum(b"Sasl" in said for said in answers.values()) == 2, "calls, and blocks"
+
+
 def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
     """It never starts, at first; then it is stopped, not dead: it keeps its connections, and answers nothing.
 
-    Before that, what other users of the host may see of it.
+    Before that, what other users of the host may see of it, and reach.
     """
     loaders = Loaders(tmp_path, "spark")
     conf = {"spark.hadoop.fs.s3a.secret.key": CANARY}
@@ -321,6 +341,7 @@ def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
         process = loaders.start(follow=True, jvm_timeout_ms=6_000, conf=conf)
         jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
         _nobody_sees_its_keys(psutil.Process(process.pid), loaders.staging / "spark")
+        _nobody_else_is_deserialised(psutil.Process(jvm))
         os.kill(jvm, signal.SIGSTOP)
         loaders.seal(Record(2))
         assert process.wait(WAIT_S) == 1, loaders.log.read_text()

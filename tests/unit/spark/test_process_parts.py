@@ -180,6 +180,23 @@ def test_spark_is_quiet_local_and_the_users_settings_win(tmp_path: Path) -> None
     assert json.dumps(conf)
 
 
+def test_ports_on_loopback_ask_for_a_secret_and_on_a_cluster_the_users_settings_decide(tmp_path: Path) -> None:
+    def conf(master: str, **theirs: str) -> dict[str, str]:
+        made = spark_conf(
+            SessionSettings(tmp_path, master=master, conf={f"spark.{name}": theirs[name] for name in theirs})
+        )
+        return {name: value for name, value in made.items() if "authenticate" in name}
+
+    for master in ("local", "local[2]", "local[2,4]", "local[*]"):
+        assert conf(master) == {"spark.authenticate": "true"}, "Spark makes the secret itself"
+    assert conf("local", authenticate="false") == {"spark.authenticate": "false"}
+    for master in ("spark://h:7077", "yarn", "k8s://https://h"):
+        assert conf(master) == {}
+    first, second = (conf("local-cluster[2,1,1024]")["spark.authenticate.secret"] for _ in range(2))
+    assert len(first) == 64
+    assert first != second
+
+
 WORDS = st.text(st.characters(codec="utf-8") | st.sampled_from(" =:#!\\\n\r\t\f'\"é😀"))
 
 
