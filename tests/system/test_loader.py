@@ -287,9 +287,10 @@ def _answers(loaders: Loaders) -> None:
 
 
 def _hanging_java(home: Path) -> Path:
-    """A JAVA_HOME whose java never does anything but write down what it was given."""
+    """A JAVA_HOME whose java writes down its words and the rights of the file of settings, and then does nothing."""
     (home / "bin").mkdir(parents=True)
-    (home / "bin" / "java").write_text(f'#!/bin/sh\necho "$@" > {home}/words\nexec sleep 600\n')
+    rights = 'for word; do case "$word" in */spark.properties) stat -c %a "$word";; esac; done'
+    (home / "bin" / "java").write_text(f'#!/bin/sh\n(echo "$@"; {rights}) > {home}/words\nexec sleep 600\n')
     (home / "bin" / "java").chmod(0o755)
     (home / "release").write_text('JAVA_VERSION="17.0.9"\nMODULES="java.base"\n')
     return home
@@ -337,6 +338,7 @@ def test_a_jvm_that_hangs_is_found_out(tmp_path: Path) -> None:
         words = (tmp_path / "java" / "words").read_text()
         assert "SparkSubmit" in words
         assert CANARY not in words
+        assert words.splitlines()[-1] == "600"
         # A busy machine lets a JVM wait for seconds.
         process = loaders.start(follow=True, jvm_timeout_ms=6_000, conf=conf)
         jvm = loaders.wait_for_batch(1, process)["jvm_pid"]
