@@ -31,11 +31,12 @@ from pyspark.sql.streaming.datasource import (
 
 from ..client.clock import wall_ms
 from ..client.logs import get_logger
-from ..remoting.errors import RocketcrewError, UnreachableError
+from ..remoting.errors import RocketcrewError, UnreachableError, UsageError
 from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
+from .errors import DataLossError
 from .looking import Looker
 from .marks import (
     Overtaken,
@@ -98,6 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Offsets | None = None
         self._latest: Offsets = {}
         self._first: Offsets | None = None
+        self._refused: UsageError | DataLossError | None = None
+        """Why the options say no place where a new query could begin. A first batch that is planned has one of its own."""
         self._planned: dict[str, Any] | None = None
         """The end of the last batch, as it was told to Spark. What is fixed by another end was planned by another process."""
         self._reports = reading.options.report_group_offsets
@@ -111,7 +114,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Offsets.
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Where a new query begins. Raises UsageError, DataLossError, BrokerError, UnreachableError."""
+        """Where a new query begins. Raises BrokerError, UnreachableError.
+
+        Spark also asks when it runs a first batch again, of which the checkpoint says where it begins (`@begin`): then it does
+        not matter what the options mean by now. So where they are refused, whoever plans a first batch hears of it.
+        """
         if self._first is None:
             now_ms = self._wall_ms()
             with shared.use(self._reading.access) as link:
@@ -120,6 +127,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_json(self._first)
 
     async def _begin(self, looker: Looker) -> Offsets:
+        self._refused = None
+        try:
+            return await self._told_begin(looker)
+        except (UsageError, DataLossError) as error:
+            self._refused = error
+        facts = await looker.facts(await looker.queues(set()))
+        return {queue: known.minimum for queue, known in facts.items()}
+
+    async def _told_begin(self, looker: Looker) -> Offsets:
+        """Where the options say. Raises UsageError, DataLossError."""
         options = self._reading.options
         # A pattern may mean nothing yet: its topics enter at their first offset, as every new queue does.
         queues = await looker.queues(set() if options.pattern else None)
@@ -151,7 +168,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """The end of the next batch; `start` when there is none. Raises as `initialOffset`.
+        """The end of the next batch; `start` when there is none. Raises as `initialOffset`, and DataLossError.
 
         Spark writes down where a batch ends, but not where the first one begins: it asks again when that is run again. A
         query that begins at the latest, at a group's offset or at a time would lose what lies between the two answers. So
@@ -166,6 +183,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin, marks = from_json(start), marks_from_json(start)
+        if self._refused is not None and self._is_first(start, begin):
+            raise self._refused
         if self._reports and self._may_report(start):
             link.run(self._report(looker, begin))
         tries = Tries()
@@ -371,10 +390,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets. Brokers are asked only where another process has planned them. Raises as
-        `initialOffset`."""
+        `latestOffset`."""
         first, last = from_json(start), from_json(end)
         options = self._reading.options
         is_first = self._is_first(start, first) and BEGIN in end
+        if self._refused is not None and self._is_first(start, first) and not is_first:
+            raise self._refused
         ranges = ranges_between(from_json(end[BEGIN]) if is_first else first, last)
         if end != self._planned:  # it is run again
             self._seen_ms.clear()  # this process has not seen what was planned

@@ -170,7 +170,7 @@ def test_a_topic_whose_brokers_are_away_for_a_while_stays_where_it_is(filled: Ac
     start = reader.initialOffset()
     without = StreamReader(reading(filled, streaming=True, subscribe="not-there-now"), clock)
     with pytest.raises(UsageError, match="topic not-there-now does not exist"):
-        without.initialOffset()
+        without.latestOffset(without.initialOffset(), ReadAllAvailable())
     assert without.latestOffset(start, ReadAllAvailable()) == start
 
 
@@ -266,23 +266,45 @@ FIRST_STARTS: list[dict[str, str]] = [
     {"startingTimestamp": "0"},
     {"startingOffsets": "latest"},
 ]
+REFUSED_STARTS: list[dict[str, str]] = [
+    {"startingOffsets": '{"orders": {"embedded": {"0": 3}}}'},
+    {"startingTimestamp": str(1 << 43)},
+    {"subscribe": "gone"},
+]
 
 
+@pytest.mark.parametrize("refused", REFUSED_STARTS)
+def test_a_first_batch_is_not_planned_where_the_options_say_no_place(
+    filled: Access, clock: Any, refused: dict[str, str]
+) -> None:
+    reader = stream(filled, clock, **refused)
+    start = reader.initialOffset()
+    with pytest.raises(UsageError, match=r"says nothing about|has no message stored|does not exist"):
+        reader.latestOffset(start, ReadAllAvailable())
+    with pytest.raises(UsageError, match=r"says nothing about|has no message stored|does not exist"):
+        reader.partitions(start, to_json(dict.fromkeys(QUEUES, 10)))
+
+
+@pytest.mark.parametrize("count", [2, 4, 6])
 @pytest.mark.parametrize("first", FIRST_STARTS)
-@pytest.mark.parametrize("later", FIRST_STARTS)
+@pytest.mark.parametrize("later", [*FIRST_STARTS, *REFUSED_STARTS])
 def test_the_first_batch_is_the_same_whatever_start_is_given_when_it_is_run_again(
-    filled: Access, clock: Any, first: dict[str, str], later: dict[str, str]
+    filled: Access, clock: Any, first: dict[str, str], later: dict[str, str], count: int
 ) -> None:
     reader = stream(filled, clock, **first)
     start = reader.initialOffset()
     end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
     wanted = [part.part for part in reader.partitions(start, end) if isinstance(part, RangePartition)]
     send(filled, 2)
+    with_queues(filled, count)
     again = stream(filled, clock, **later)
     parts = again.partitions(again.initialOffset(), end)
     assert [part.part for part in parts if isinstance(part, RangePartition)] == wanted
-    after = again.latestOffset(end, ReadAllAvailable())
-    assert counts(end, after) == [2, 2, 2, 2] if wanted else BEGIN in end
+    after = from_json(again.latestOffset(end, ReadAllAvailable()))
+    there = 0 if later.get("subscribe") else count
+    grown = [after[queue] - offset for queue, offset in from_json(end).items()]
+    assert grown == ([2 if queue.queue_id < there else 0 for queue in QUEUES] if wanted else grown)
+    assert BEGIN in end
 
 
 GROUP_MOVED, GROUP_KEPT = [11] * 4, [4] * 4
