@@ -1,11 +1,18 @@
-"""How a stream gets on: one line for each batch, and how much still waits at the brokers. Pure."""
+"""How a stream gets on: one line for each batch, how much still waits at the brokers, and why a query failed. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from ..source.lags import stream_lag
+
+REASON_MAX = 2_000
+LINES_MAX = 4
+"""Of a failure that is none of ours: then its first ones say the most."""
+_OURS = re.compile(r"^\s*(?:rocketcrew(?:\.\w+)+: |(?=rocketmq: ))(.+)")
+"""The last line of a traceback that ends in an error of ours."""
 
 
 def told(progress: Mapping[str, Any]) -> dict[str, object]:
@@ -24,3 +31,10 @@ def told(progress: Mapping[str, Any]) -> dict[str, object]:
     if waiting and rate:
         found["seconds_left"] = round(waiting / rate, 1)
     return found
+
+
+def reason_of(failure: str) -> str:
+    """Why a query failed, from Spark's text, in which an error of ours stands between two stacks."""
+    lines = [line for line in failure.splitlines() if line.strip()]
+    ours = [found[1] for line in lines if (found := _OURS.match(line))]
+    return (ours[-1] if ours else " | ".join(lines[:LINES_MAX]))[:REASON_MAX]

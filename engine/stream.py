@@ -37,7 +37,7 @@ from .beginning import Beginning
 from .fitting import check_handler, check_settings
 from .home import Home
 from .options import stream_options, tags_by_topic, task_bounds, topics_of
-from .progress import told
+from .progress import reason_of, told
 from .sending import FailureSender
 from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
@@ -270,11 +270,10 @@ class Stream:
         if isinstance(self._error, RocketcrewError | OSError):
             raise self._error
         text = str(self._error or query.exception() or "the query has ended")
-        lines = [line for line in text.splitlines() if line.strip()]
+        # Only a batch that was under way is run again; what stands in the way of planning one may stay.
+        again = "; the checkpoint does not have the batch that failed, so a restart runs it again" if self._error else ""
         raise EngineError(
-            f"Spark's query failed: {' | '.join(lines[:4])[:2000]}{remedy(text)}. More in"
-            f" {self._home.spark}/spark.log and jvm.log; the checkpoint does not have the batch that failed, so a restart"
-            " runs it again"
+            f"Spark's query failed: {reason_of(text)}{remedy(text)}. More in {self._home.spark}/spark.log and jvm.log{again}"
         ) from self._error
 
     def close(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from rocketcrew.engine.progress import told
+import pytest
+
+from rocketcrew.engine.progress import reason_of, told
 
 END = '{"orders": {"a": {"0": 10, "1": 5}}}'
 
@@ -27,3 +29,29 @@ def test_what_spark_leaves_out() -> None:
         found = told(progress(latest, ms=0))
         assert (found["waiting"], found["messages_per_s"]) == (0, 0)
         assert "seconds_left" not in found
+
+
+TRACEBACK = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: Traceback
+  File "python_streaming_source_runner.py", line 267, in main
+  File "rocketcrew/source/positions.py", line 42, in check_named
+    raise UsageError(f"rocketmq: option {spec.option} says nothing about {names(missing)}")
+%s
+ SQLSTATE: 38000
+	at org.apache.spark.sql.errors.QueryExecutionErrors$.pythonStreamingDataSourceRuntimeError(QueryExecutionErrors.scala)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("rocketcrew.remoting.errors.UsageError: rocketmq: option assign: why", "rocketmq: option assign: why"),
+        ("rocketcrew.remoting.errors.UnreachableError: 10.0.0.5:9876: gone", "10.0.0.5:9876: gone"),
+        ("rocketmq: option assign: why", "rocketmq: option assign: why"),
+    ],
+)
+def test_the_reason_of_a_failed_query_is_our_own_error(line: str, reason: str) -> None:
+    assert reason_of(TRACEBACK % line) == reason
+
+
+def test_a_failure_of_others_says_its_first_lines() -> None:
+    assert reason_of("one\n\ntwo\nthree\nfour\nfive") == "one | two | three | four"
