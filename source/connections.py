@@ -42,6 +42,8 @@ class Link:
     users: int = 0
     used_s: float = 0.0
     producers: dict[tuple[str, int], Producer] = field(default_factory=dict[tuple[str, int], Producer])
+    without_stats: set[str] = field(default_factory=set[str])
+    """The addresses that refuse to say the ends of all queues of a topic at once."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for the result."""

@@ -1,12 +1,14 @@
 """What a read asks of the cluster before it pulls: queues, their ends, offsets of a group, searches by time.
 
 Queues are named with plain topics outside of this file and with those of the namespace at brokers. What fails for a moment is
-tried again (`numRetries`, `retryIntervalMs`); at most 32 questions are under way.
+tried again (`numRetries`, `retryIntervalMs`); at most 32 questions are under way. A broker that does not answer is logged once
+for each look, and a stream (`goes_on`) waits no longer for one that no route names meanwhile: its queues are away.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
@@ -16,11 +18,11 @@ from ..client.admin import Admin
 from ..client.asking import is_missing_topic
 from ..client.cluster import Cluster
 from ..client.logs import get_logger
-from ..client.operations import Operations
-from ..client.routes import is_final
+from ..client.operations import BOUND_TIMEOUT_MS, Operations
+from ..client.routes import is_final, is_read
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
-from ..remoting.errors import BrokerError, RocketcrewError, UsageError, retriable
+from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError, retriable
 from ..remoting.log_keys import queue_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
@@ -34,6 +36,8 @@ from .reading import ReadOptions
 from .searching import exact_offset, store_times
 
 QUESTIONS_MAX = 32
+ASSIGNED_MIN = 8
+"""Assigned queues of one broker, from which on the ends of all that it has of the topic are asked for at once."""
 
 T = TypeVar("T")
 
@@ -47,10 +51,9 @@ async def patiently(
     *,
     topic_exists: bool = False,
     renew: Callable[[], Awaitable[object]] | None = None,
-    say: Callable[[Exception], None] | None = None,
+    warn: Callable[..., object] = _log.warning,
 ) -> T:
-    """What `ask` gives; asked again after failures that may pass, which `say` is told or the log, and after `renew`. Raises
-    its last error.
+    """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error, or that of `renew`.
 
     A topic that nobody knows does not exist; but when it is known to (`topic_exists`), its brokers are restarting.
     """
@@ -60,10 +63,7 @@ async def patiently(
         except RocketcrewError as error:
             if not retriable(error) or (is_missing_topic(error) and not topic_exists):
                 raise
-            if say is None:
-                _log.warning("asked_again", error=str(error), after_ms=interval_ms)
-            else:
-                say(error)
+            warn("asked_again", error=str(error), after_ms=interval_ms)
         await asyncio.sleep(interval_ms / 1000)
         if renew is not None:
             await renew()
@@ -79,13 +79,21 @@ async def renewed_route(cluster: Cluster, topic: str) -> TopicRouteData | None:
         return None
 
 
-class Looker:
-    """Asks for one read. All methods are coroutines of the link's loop."""
+class AwayError(UnreachableError):
+    """A broker that did not answer is not in its topic's route any more."""
 
-    def __init__(self, link: Link, options: ReadOptions) -> None:
+
+class Looker:
+    """Asks for one look of one read. All methods are coroutines of the link's loop."""
+
+    def __init__(self, link: Link, options: ReadOptions, *, goes_on: bool = False) -> None:
+        """`goes_on`: a stream that has begun. It goes on without brokers that are away: AwayError, so that it looks again."""
+        self._goes_on = goes_on
+        self._told = set[tuple[str, str]]()
         self._access: Access = link.access
         self._cluster: Cluster = link.cluster
-        self._admin = Admin(link.cluster)
+        self._without_stats = link.without_stats
+        self._admin = Admin(link.cluster, timeout_ms=BOUND_TIMEOUT_MS)
         self._operations: Operations = link.operations
         self._options = options
         self._at_once = asyncio.Semaphore(QUESTIONS_MAX)
@@ -101,19 +109,22 @@ class Looker:
         found: list[MessageQueue] = []
         for topic in self._options.topics:
             known = await self._queues_of(topic)
-            if known is not None:
+            if known:
                 found += known
                 if away is not None:
                     away.discard(topic)
-            elif away is None:
+            elif away is None and known is None:
                 raise UsageError(
                     f"rocketmq: topic {topic} does not exist: check option subscribe or assign, nameServer and namespace"
                 )
+            elif away is None:
+                raise UsageError(f"rocketmq: no queue of topic {topic} may be read: brokers have it for writing only (perm)")
             elif topic not in away:
                 away.add(topic)
-                _log.warning("topic_away", topic=topic, hint="its brokers are down, or it was deleted")
-        assigned = self._options.assigned
-        return sorted(found) if not assigned else [queue for queue in assigned if queue in set(found)]
+                gone, closed = "its brokers are down, or it was deleted", "brokers have it for writing only (perm)"
+                _log.warning("topic_away", topic=topic, hint=gone if known is None else closed)
+        assigned, there = self._options.assigned, set(found)
+        return sorted(found) if not assigned else [queue for queue in assigned if queue in there]
 
     async def matching(self) -> tuple[str, ...]:
         """The topics that the pattern means now."""
@@ -158,10 +169,12 @@ class Looker:
         """What brokers say of these queues; the group's offset and searches only where a spec needs them (one of each)."""
         group = any(spec.place is Place.GROUP for spec in specs)
         by_time = next((spec for spec in specs if spec.place is Place.TIMESTAMP), None)
+        queues = list(queues)
+        ends = await self._ends(queues)
 
         async def one(queue: MessageQueue) -> Facts:
             mq = self._wrapped(queue)
-            low, high = await self._bounds(mq)
+            low, high = ends.get(mq) or await self._bounds(mq)
             committed = await self._committed(mq) if group else None
             found = None if by_time is None else await self._search(mq, by_time.timestamp_of(queue), low, high)
             return Facts(low, high, committed, found, await self._is_final(mq))
@@ -176,6 +189,41 @@ class Looker:
             return await self._search(mq, times_ms[queue], *await self._bounds(mq))
 
         return await _of_each(times_ms, one)
+
+    async def _ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+        """First offsets and ends of those queues whose broker says them all at once, by their names at brokers.
+
+        Of some assigned queues of a topic each is asked for by itself: the answer would be of all of them.
+        """
+        by_broker: dict[MessageQueue, int] = {}
+        for queue in queues:
+            one = self._wrapped(queue)._replace(queue_id=0)
+            by_broker[one] = by_broker.get(one, 0) + 1
+        asked = [one for one, count in by_broker.items() if count >= ASSIGNED_MIN or not self._options.assigned]
+        found: dict[MessageQueue, tuple[int, int]] = {}
+        for part in (await _of_each(asked, self._stats)).values():
+            found |= part
+        return found
+
+    async def _stats(self, mq: MessageQueue) -> dict[MessageQueue, tuple[int, int]]:
+        """The ends of all queues of the topic on one broker; none where it does not say: a proxy, or one with ACLs."""
+
+        async def question() -> dict[MessageQueue, tuple[int, int]]:
+            address = await self._cluster.address_of(mq)
+            if address in self._without_stats:
+                return {}
+            try:
+                table = (await self._admin.topic_stats_at(address, mq.topic)).offset_table
+            except (BrokerError, ProtocolError) as error:
+                if not is_missing_topic(error):
+                    self._without_stats.add(address)
+                return {}
+            return {
+                mq._replace(queue_id=one.queue_id): (told.min_offset, max(told.min_offset, told.max_offset))
+                for one, told in table.items()
+            }
+
+        return await self._ask(question, mq)
 
     async def _bounds(self, mq: MessageQueue) -> tuple[int, int]:
         low = await self._ask(lambda: self._operations.min_offset(mq), mq)
@@ -219,9 +267,10 @@ class Looker:
 
         async def one(queue: MessageQueue) -> None:
             try:
-                await self._operations.update_consumer_offset(
-                    self._access.wrap(group), self._wrapped(queue), offsets[queue]
-                )
+                async with self._at_once:
+                    await self._operations.update_consumer_offset(
+                        self._access.wrap(group), self._wrapped(queue), offsets[queue]
+                    )
             except RocketcrewError as error:
                 _log.warning("group_offset_not_reported", group=group, **queue_keys(queue), error=str(error))
 
@@ -259,9 +308,28 @@ class Looker:
 
     async def _ask(self, question: Callable[[], Awaitable[T]], mq: MessageQueue | None = None) -> T:
         """`mq`: the queue whose broker is asked; when it does not answer, its address is looked up again."""
-        renew = None if mq is None else functools.partial(renewed_route, self._cluster, mq.topic)
+        options = self._options
+        warn = functools.partial(self._warn, mq.broker_name if mq is not None else "")
+        renew = None if mq is None else functools.partial(self._renew, mq, warn)
         async with self._at_once:
-            return await patiently(question, self._options.retries, self._options.retry_interval_ms, renew=renew)
+            return await patiently(question, options.retries, options.retry_interval_ms, renew=renew, warn=warn)
+
+    async def _renew(self, mq: MessageQueue, warn: Callable[..., object]) -> None:
+        """Raises AwayError, to a stream that goes on."""
+        try:
+            route = await self._cluster.route(mq.topic, refresh=True)
+        except RocketcrewError as error:
+            away = is_missing_topic(error)
+            warn("route_not_renewed", topic=mq.topic, error=str(error))
+        else:
+            away = not is_read(route, mq)
+        if away and self._goes_on:
+            raise AwayError(mq.broker_name, f"no route of topic {mq.topic} names it any more")
+
+    def _warn(self, whose: str, event: str, **keys: object) -> None:
+        log = _log.debug if (whose, event) in self._told else _log.warning
+        self._told.add((whose, event))
+        log(event, **keys)
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=self._access.wrap(queue.topic))
@@ -270,6 +338,19 @@ class Looker:
 async def _of_each(
     queues: Iterable[MessageQueue], ask: Callable[[MessageQueue], Awaitable[T]]
 ) -> dict[MessageQueue, T]:
-    """Not a task group: that would wrap the one clear error in another."""
+    """Not a task group: that would wrap the one clear error in another. Where one fails the others need not go on."""
     listed = list(queues)
-    return dict(zip(listed, await asyncio.gather(*(ask(queue) for queue in listed)), strict=True))
+    asked = [asyncio.ensure_future(ask(queue)) for queue in listed]
+    try:
+        return dict(zip(listed, await asyncio.gather(*asked), strict=True))
+    finally:
+        for each in asked:
+            each.cancel()
+
+
+def looked(look: Callable[[], T], tries: int) -> T:
+    """What a stream's look gives; looked again where a broker has left the route meanwhile. Raises what it raises."""
+    for _ in range(tries):
+        with contextlib.suppress(AwayError):
+            return look()
+    return look()

@@ -102,11 +102,11 @@ class _Sends:
         await self._patiently(send)
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await patiently(ask, self._bounds.retries, self._bounds.retry_interval_ms, say=self._say)
+        return await patiently(ask, self._bounds.retries, self._bounds.retry_interval_ms, warn=self._warn)
 
-    def _say(self, error: Exception) -> None:
+    def _warn(self, _event: str, **more: object) -> None:
         """Once for all lanes that wait."""
         now = asyncio.get_running_loop().time()
         if now >= self._silent_until:
             self._silent_until = now + SAID_AGAIN_S
-            _log.warning("sent_again", error=str(error), after_ms=self._bounds.retry_interval_ms)
+            _log.warning("sent_again", **more)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
@@ -37,7 +37,7 @@ from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
 from .errors import DataLossError
-from .looking import Looker
+from .looking import Looker, looked
 from .marks import (
     Overtaken,
     Sound,
@@ -65,6 +65,8 @@ SPARE_MS = 60_000
 """How far the clocks of brokers and of this host may be apart."""
 CHANGES_MAX = 60
 """Looks in a row that each find other queues than the one before. A topic is made anew once."""
+
+T = TypeVar("T")
 
 _log = get_logger("rocketcrew.source")
 
@@ -152,7 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what this run reads."""
         with shared.use(self._reading.access) as link:
-            self._target = link.run(self._there(Looker(link, self._reading.options)))
+            self._target = self._looked(link, lambda looker: link.run(self._there(looker)))
 
     async def _there(self, looker: Looker) -> Offsets:
         facts = await looker.facts(await looker.queues(self._away))
@@ -177,9 +179,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if from_json(start) != self._first:
             self._first = None  # the stream may come back to these offsets
         with shared.use(self._reading.access) as link:
-            looker = Looker(link, self._reading.options)
-            self._planned = self._next_end(link, looker, start, limit)
+            self._planned = self._looked(link, lambda looker: self._next_end(link, looker, start, limit))
         return self._planned
+
+    def _looked(self, link: Link, look: Callable[[Looker], T]) -> T:
+        options = self._reading.options
+        return looked(lambda: look(Looker(link, options, goes_on=True)), options.retries)
 
     def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin, marks = from_json(start), marks_from_json(start)
@@ -409,7 +414,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not asked:
             return ranges
         with shared.use(self._reading.access) as link:
-            back = link.run(self._other(Looker(link, self._reading.options), asked))
+            back = self._looked(link, lambda looker: link.run(self._other(looker, asked)))
         return [part._replace(end=min(part.end, back.get(part.queue, part.end))) for part in ranges]
 
     async def _other(self, looker: Looker, marks: Marks) -> Offsets:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,10 +20,10 @@ from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer, run_with_cluster
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
-from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.codes import PERM_WRITE, RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.source.batch_reader import RangePartition
+from rocketcrew.source.batch_reader import BatchReader, RangePartition
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.offsets import BEGIN, from_json, to_json
 from rocketcrew.source.planning import Range
@@ -443,3 +445,105 @@ def test_topics_that_match_later_enter_a_stream_at_their_first_message(filled: A
         row for part in reader.partitions(entered, end) for batch in reader.read(part) for row in batch.to_pylist()
     ]
     assert found == [{"topic": "later-one"}]
+
+
+ENDS = RequestCode.GET_TOPIC_STATS_INFO, RequestCode.GET_MIN_OFFSET, RequestCode.GET_MAX_OFFSET
+
+
+def count_requests(broker: EmbeddedBroker) -> Counter[int]:
+    asked = Counter[int]()
+    broker.intercepts.append(lambda command: asked.update([command.code]))
+    return asked
+
+
+def answer_as(broker: EmbeddedBroker, code: ResponseCode, *requests: RequestCode) -> None:
+    broker.intercepts.append(lambda command: command.response(code) if command.code in requests else None)
+
+
+def test_a_look_asks_each_broker_once_for_the_ends_of_all_queues(
+    broker: EmbeddedBroker, filled: Access, clock: Any
+) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    clock.now_s += 1
+    asked = count_requests(broker)
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    assert asked == {RequestCode.GET_TOPIC_STATS_INFO: 1}
+
+
+@pytest.mark.parametrize("code", [ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION])
+def test_a_broker_that_does_not_say_all_ends_at_once_is_asked_for_each(
+    broker: EmbeddedBroker, filled: Access, clock: Any, code: ResponseCode
+) -> None:
+    asked = count_requests(broker)
+    answer_as(broker, code, RequestCode.GET_TOPIC_STATS_INFO)
+    reader = stream(filled, clock, startingOffsets="earliest")
+    start = reader.initialOffset()
+    assert counts(start, reader.latestOffset(start, ReadAllAvailable())) == [10, 10, 10, 10]
+    assert asked[RequestCode.GET_TOPIC_STATS_INFO] == 1
+    assert asked[RequestCode.GET_MAX_OFFSET] == 8
+
+
+def test_a_broker_that_leaves_the_route_while_it_is_asked_is_away_and_said_once(
+    broker: EmbeddedBroker, filled: Access, clock: Any
+) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest", numRetries="100")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    asked = count_requests(broker)
+    answer_as(broker, ResponseCode.SYSTEM_BUSY, *ENDS)
+
+    def no_route_after_the_first_try(command: Command) -> Command | None:
+        if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not asked[RequestCode.GET_MIN_OFFSET]:
+            return None
+        return command.response(ResponseCode.TOPIC_NOT_EXIST)
+
+    broker.name_server_intercepts.append(no_route_after_the_first_try)
+    clock.now_s += 1
+    with structlog.testing.capture_logs() as lines:
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+    warned = [line["event"] for line in lines if line["log_level"] == "warning"]
+    assert warned == ["asked_again", "route_not_renewed", "topic_away"]
+
+
+def test_queues_that_leave_the_route_while_they_are_asked_for_wait_and_the_others_are_read(
+    broker: EmbeddedBroker, filled: Access, clock: Any
+) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest", numRetries="100")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    send(filled, 1)
+    fewer = run_with_cluster(filled, lambda cluster: cluster.route(TOPIC))
+    fewer = replace(fewer, queue_datas=tuple(replace(one, read_queue_nums=3) for one in fewer.queue_datas))
+    tried = list[int]()
+
+    def busy(command: Command) -> Command | None:
+        if command.code == RequestCode.GET_TOPIC_STATS_INFO:
+            return command.response(ResponseCode.SYSTEM_BUSY)
+        if command.code != RequestCode.GET_MIN_OFFSET or command.fields["queueId"] != "3":
+            return None
+        tried.append(command.opaque)
+        return command.response(ResponseCode.SYSTEM_BUSY)
+
+    def route(command: Command) -> Command | None:
+        if command.code != RequestCode.GET_ROUTEINFO_BY_TOPIC or not tried:
+            return None
+        return command.response(ResponseCode.SUCCESS, body=fewer.encode())
+
+    broker.intercepts.append(busy)
+    broker.name_server_intercepts.append(route)
+    clock.now_s += 1
+    with structlog.testing.capture_logs() as lines:
+        assert counts(end, reader.latestOffset(end, ReadAllAvailable())) == [1, 1, 1, 0]
+    assert [line["event"] for line in lines] == ["asked_again", "queue_away"]
+    assert len(tried) == 1
+
+
+def test_a_topic_that_may_not_be_read_is_no_empty_one(filled: Access, clock: Any) -> None:
+    async def close(cluster: Any) -> None:
+        await Admin(cluster).create_topic_everywhere(TopicConfig("closed", 4, 4, PERM_WRITE))
+
+    run_with_cluster(filled, close)
+    with pytest.raises(UsageError, match="no queue of topic closed may be read"):
+        BatchReader(reading(filled, subscribe="closed")).partitions()
+    reader = stream(filled, clock, subscribe="closed")
+    with pytest.raises(UsageError, match="no queue of topic closed may be read"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
