@@ -1,9 +1,8 @@
-"""Before a stream's first batch: is the group ours alone, does it exist at the brokers, and where does each queue begin?"""
+"""Before a stream's first batch, and at each start: is the group ours alone, does it exist at the brokers, and where does each queue begin?"""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -20,10 +19,11 @@ from ..remoting.errors import BrokerError, UsageError
 from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
-from ..source.offsets import Offsets, to_json
+from ..source.offsets import Offsets
 from ..spark.errors import StoppedError
 from ..supervisor.member.commits import BrokersOffsets
 from ..supervisor.member.first_offset import FirstOffset, timestamp_to_begin_at
+from .home import Home
 
 LOOK_AGAIN_S = 1.0
 
@@ -81,8 +81,19 @@ class Beginning:
             await self._operations.heartbeat(address, hello)
             await self._operations.unregister(address, me, wrapped)
 
-    async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
-        """Where a new stream begins, by the rules of a member: the group's offset, else consumeFromWhere. As JSON."""
+    async def starting(self, home: Home, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
+        """The option startingOffsets: where the stream has begun, and where it begins in queues that are new to it."""
+        if not home.begun():
+            return home.write_starting(await self.starting_offsets(consumer, queues))
+        starting, known = home.starting(), home.known()
+        new = [queue for queue in queues if queue not in known]
+        if starting is None or not new:
+            return starting or "earliest"
+        return home.write_starting(home.starting_offsets() | await self.starting_offsets(consumer, new))
+
+    async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> Offsets:
+        """Where a stream begins in queues that are new to it, by the rules of a member: the group's offset, else
+        consumeFromWhere."""
         stored = BrokersOffsets(self._operations, self._access.wrap(consumer.group))
         timestamp_ms = timestamp_to_begin_at(consumer, wall_ms())
         rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
@@ -92,7 +103,7 @@ class Beginning:
             offset, why = await rule.find(mq)
             found[queue] = max(offset, await self._operations.min_offset(mq))
             _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
-        return json.dumps(to_json(found))
+        return found
 
     async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
         """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they

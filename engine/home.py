@@ -3,7 +3,7 @@
 lock             flock: one driver for a group and folder
 checkpoint/      Spark's: offsets of the stream. It alone says where the next batch begins
 state.json       the last batch of that stream that is in the table, up to where each queue is done, the table's batch number
-starting.json    where the stream begins, until the checkpoint says more
+starting.json    where the stream begins, until the checkpoint says more; also in queues that were there at a later start
 batches/<n>/     a batch on its way: open/ (segments), failed/ (messages), hands/, then manifest.json
 segments/        a staging folder as that of a supervisor's slot: what the loader's steps load (spark/staging.py)
 spark/, ship/    the driver's JVM, and the handler's modules on their way to executors
@@ -103,16 +103,21 @@ class Home:
 
     def begun(self) -> bool:
         """Whether the stream has planned a batch: from then on its checkpoint says where it goes on."""
-        folder = self.checkpoint / "offsets"
+        folder = self._offsets_dir
         return folder.is_dir() and any(one.name.isdigit() for one in folder.iterdir())
+
+    def known(self) -> Offsets:
+        """Where the stream is by its checkpoint or, in queues that are not in there yet, where it begins."""
+        last = max((int(one.name) for one in self._offsets_dir.iterdir() if one.name.isdigit()), default=None)
+        return self.starting_offsets() | ({} if last is None else self._offsets(last))
 
     def planned(self, batch: int) -> Planned:
         """What Spark's checkpoint says that a batch is made of. Raises UsageError when it cannot be read."""
         end = self._offsets(batch)
-        return Planned(self._offsets(batch - 1) if batch else self._starting_offsets(), end)
+        return Planned(self._offsets(batch - 1) if batch else self.starting_offsets(), end)
 
     def _offsets(self, batch: int) -> Offsets:
-        path = self.checkpoint / "offsets" / str(batch)
+        path = self._offsets_dir / str(batch)
         try:
             return parse_checkpoint(path.read_text())
         except (OSError, ValueError) as error:
@@ -129,11 +134,14 @@ class Home:
         except FileNotFoundError:
             return None
 
-    def write_starting(self, starting: str) -> None:
-        """Note where the stream begins: its first batch must be the same one when it is run again."""
-        write_atomically(self._starting_path, starting, durable=True)
+    def write_starting(self, starting: Offsets) -> str:
+        """Note where the stream begins: it must be the same place after a restart. The option startingOffsets."""
+        text = json.dumps(to_json(starting))
+        write_atomically(self._starting_path, text, durable=True)
+        return text
 
-    def _starting_offsets(self) -> Offsets:
+    def starting_offsets(self) -> Offsets:
+        """The same as offsets; none when it was not noted."""
         text = self.starting()
         return from_json(json.loads(text)) if text else {}
 
@@ -165,6 +173,10 @@ class Home:
     @property
     def _state_path(self) -> Path:
         return self.root / "state.json"
+
+    @property
+    def _offsets_dir(self) -> Path:
+        return self.checkpoint / "offsets"
 
     @property
     def _starting_path(self) -> Path:

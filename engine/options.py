@@ -54,7 +54,7 @@ def pull_options(settings: Settings) -> dict[str, str]:
 
 
 def stream_options(settings: Settings, access: Access, starting: str, partitions: int) -> dict[str, str]:
-    """The options of the stream. `starting` is read where there is no checkpoint yet.
+    """The options of the stream. `starting` is read where there is no checkpoint yet, and for queues that it does not have.
 
     What retention has deleted is passed over with a line in the log, as a consumer of the group would.
     """
@@ -64,6 +64,7 @@ def stream_options(settings: Settings, access: Access, starting: str, partitions
         "subscribe": ",".join([*topics_of(settings), retry_topic(settings)]),
         "group": settings.consumer.group,
         "startingOffsets": starting,
+        "newQueues": "group",
         "failOnDataLoss": "false",
         "maxOffsetsPerTrigger": str(settings.engine.max_offsets_per_trigger),
         "minPartitions": str(partitions),

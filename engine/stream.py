@@ -165,11 +165,7 @@ class Stream:
         try:
             cache = RouteCache(self._home.root / ROUTES_FILE)
             queues = self._link.run(beginning.all_queues(topics, settings.consumer.group, cache))
-            if self._home.begun():
-                starting = self._home.starting() or "earliest"
-            else:
-                starting = self._link.run(beginning.starting_offsets(settings.consumer, queues))
-                self._home.write_starting(starting)
+            starting = self._link.run(beginning.starting(self._home, settings.consumer, queues))
             self._writer.start()
             self._stop.obey()  # Spark has put a handler of its own on INT
         except StoppedError:

@@ -53,6 +53,7 @@ class BatchReader(DataSourceReader):
     async def _plan(self, looker: Looker) -> list[Range]:
         queues = await looker.queues()
         looker.check_assigned(queues)
+        looker.tell(queues)
         starts, ends = await self._bounds(looker, queues)
         return [Range(queue, starts[queue], ends[queue]) for queue in queues]
 

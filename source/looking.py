@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from ..client.access import Access
@@ -164,6 +164,11 @@ class Looker:
             raise UsageError(
                 f"rocketmq: option assign names {names(missing)}, which does not exist (or its broker is down)"
             )
+
+    @staticmethod
+    def tell(queues: Collection[MessageQueue]) -> None:
+        """What is read. A broker that is down is in no route, so nobody else can tell that it is not among these."""
+        _log.info("begins_to_read", brokers=sorted({queue.broker_name for queue in queues}), queues=len(queues))
 
     async def facts(self, queues: Iterable[MessageQueue], *specs: Spec) -> dict[MessageQueue, Facts]:
         """What brokers say of these queues; the group's offset and searches only where a spec needs them (one of each)."""

@@ -162,6 +162,7 @@ OPTIONS: Mapping[str, Option] = {
     "maxOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "minOffsetsPerTrigger": Option(_STREAM, number(1, 1 << 53)),
     "maxTriggerDelay": Option(_STREAM, duration_ms, 900_000),
+    "newQueues": Option(_STREAM, one_of("earliest", "group")),  # reading.py has the default
     "reportGroupOffsets": Option(_STREAM, flag),  # reading.py has the default
     "pullGroup": Option(READS, text),
     "pullBatchSize": Option(READS, number(1, 32_767), 1_024),

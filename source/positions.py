@@ -104,11 +104,13 @@ def _search(facts: Facts) -> int:
     return facts.found
 
 
-def known_ends(start: Offsets, facts: Mapping[MessageQueue, Facts], back: Offsets, *, fail: bool) -> Offsets:
+def known_ends(
+    start: Offsets, facts: Mapping[MessageQueue, Facts], back: Offsets, enters: Offsets | None = None, *, fail: bool
+) -> Offsets:
     """Where a stream could read to now, given where it stands.
 
-    - A queue that is new to it enters at its first offset, with nothing to read yet: that offset goes into the checkpoint
-      before anything is read, so a replay begins at the same one.
+    - A queue that is new to it enters where `enters` says, else at its first offset, with nothing to read yet: that offset
+      goes into the checkpoint before anything is read, so a replay begins at the same one.
     - A queue that no route names at the moment (its broker is down) stays where it is, and one whose replica lags.
     - A queue that is not what was read any more, or shorter: the stream goes back in it, with no row of it in this batch.
       `back` says to where (marks.py, or a search). For one that is shorter and not in it: DataLossError, or `_back_to`.
@@ -116,7 +118,7 @@ def known_ends(start: Offsets, facts: Mapping[MessageQueue, Facts], back: Offset
     ends = dict(start)
     for queue, known in facts.items():
         if queue not in start:
-            ends[queue] = known.minimum
+            ends[queue] = (enters or {}).get(queue, known.minimum)
         elif queue in back:
             ends[queue] = min(back[queue], known.maximum)
         elif known.maximum >= start[queue]:

@@ -35,6 +35,8 @@ class ReadOptions:
     pull_group: str
     starting: Spec
     ending: Spec
+    new_at_group: bool
+    """Whether queues that enter a stream later begin at the group's offset, where there is one."""
     latest_when_too_late: bool
     fail_on_data_loss: bool
     tags: frozenset[str]
@@ -85,6 +87,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         pull_group=pull_group,
         starting=starting,
         ending=ending,
+        new_at_group=_new_at_group(found, starting, group),
         latest_when_too_late=found["startingOffsetsByTimestampStrategy"] == "latest",
         fail_on_data_loss=found["failOnDataLoss"],
         tags=_tags(found["tags"]),
@@ -151,6 +154,13 @@ def _reports(found: Mapping[str, Any], group: str) -> bool:
     is one that consumes. That group would go on from where the stream is, and never see what lies between."""
     told: bool | None = found.get("reportGroupOffsets", False)  # a batch does not know the option
     return bool(group) and (not _begins_at_group(found) if told is None else told)
+
+
+def _new_at_group(found: Mapping[str, Any], starting: Spec, group: str) -> bool:
+    told: str | None = found.get("newQueues")
+    if told == Place.GROUP.value and not group:
+        raise UsageError("rocketmq: option newQueues is group, but which? give option group too")
+    return starting.place is Place.GROUP if told is None else told == Place.GROUP.value
 
 
 def _begins_at_group(found: Mapping[str, Any]) -> bool:

@@ -52,7 +52,18 @@ from .marks import (
     unmarked,
     what_happened,
 )
-from .offsets import BEGIN, KEPT_GROUP, Marks, Offsets, from_json, marks_from_json, names, to_json
+from .offsets import (
+    BEGIN,
+    KEPT_GROUP,
+    Marks,
+    Offsets,
+    Place,
+    Spec,
+    from_json,
+    marks_from_json,
+    names,
+    to_json,
+)
 from .planning import Range, limited, ranges_between, split, waits
 from .positions import Facts, check_named, first_offset, known_ends, shorter
 from .pulling import LOST_TRIES_MAX, Reading
@@ -143,6 +154,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A pattern may mean nothing yet: its topics enter at their first offset, as every new queue does.
         queues = await looker.queues(set() if options.pattern else None)
         looker.check_assigned(queues)
+        looker.tell(queues)
         check_named(options.starting, queues)
         facts = await looker.facts(queues, options.starting)
         late, fail = options.latest_when_too_late, options.fail_on_data_loss
@@ -283,7 +295,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         since = {} if fail else await self._since(looker, short)
         since |= {queue: max(since[queue], marks[queue].offset + 1) for queue in same.keys() & since.keys()}
         earliest = back | {queue: min(at, back.get(queue, at)) for queue, at in since.items()}
-        ends = known_ends(begin, facts, earliest, fail=fail)
+        enters = await self._enters(looker, sorted(facts.keys() - begin.keys()), facts)
+        ends = known_ends(begin, facts, earliest, enters, fail=fail)
         for queue, end in ends.items():
             if end < begin.get(queue, 0):
                 hint = hints.get(queue, "the queue became shorter")
@@ -293,6 +306,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             _log.warning("queue_away", **place_keys(queue, begin[queue]), hint="what it has from there on waits")
         self._queues_away = away
         return ends
+
+    async def _enters(
+        self, looker: Looker, queues: Sequence[MessageQueue], facts: Mapping[MessageQueue, Facts]
+    ) -> Offsets:
+        """Where those of these new queues begin of which the options, or the group, say it."""
+        options = self._reading.options
+        told = options.starting.values if options.starting.place is Place.OFFSETS else {}
+        places = {queue: options.starting for queue in queues if queue in told}
+        if options.new_at_group and (others := [queue for queue in queues if queue not in told]):
+            at_group = Spec(Place.GROUP, "newQueues")
+            facts = {**facts, **await looker.facts(others, at_group)}
+            places |= dict.fromkeys(others, at_group)
+        fail = options.fail_on_data_loss
+        return {
+            queue: first_offset(spec, queue, facts[queue], latest_when_too_late=True, fail=fail)
+            for queue, spec in places.items()
+        }
 
     async def _changed(self, looker: Looker, begin: Offsets, marks: Marks, ends: Offsets) -> Marks:
         """The marks that are gone behind which the next batch would go on, or to which it would go back.

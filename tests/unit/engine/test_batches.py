@@ -51,7 +51,7 @@ class World:
         """A checkpoint whose batches have ten offsets each."""
         (self.home.checkpoint / "offsets").mkdir(exist_ok=True, parents=True)
         (self.home.checkpoint / "metadata").write_text(json.dumps({"id": query}))
-        self.home.write_starting('{"t": {"a": {"1": 0}}}')
+        self.home.write_starting({QUEUE: 0})
         for batch in range(4):
             self.plan(batch, batch * 10 + 10)
 
@@ -190,11 +190,13 @@ def test_a_stream_has_begun_with_its_first_batch_and_not_with_its_metadata(tmp_p
     (home.checkpoint / "offsets").mkdir(parents=True)
     (home.checkpoint / "metadata").write_text('{"id": "q1"}')
     (home.checkpoint / "offsets" / ".0.crc").write_text("")
-    home.write_starting('{"t": {"a": {"1": 5}}}')
+    other = QUEUE._replace(topic="other")
+    home.write_starting({QUEUE: 5, other: 7})
     assert not home.begun()
     (home.checkpoint / "offsets" / "0").write_text('v1\n{}\n{"t":{"a":{"1":9}}}')
     assert home.begun()
-    assert home.planned(0) == Planned({QUEUE: 5}, {QUEUE: 9})
+    assert home.known() == {QUEUE: 9, other: 7}
+    assert home.planned(0) == Planned({QUEUE: 5, other: 7}, {QUEUE: 9})
 
 
 def test_another_checkpoint_begins_anew(tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +13,16 @@ from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
+from rocketcrew.client.outgoing import OutgoingMessage
+from rocketcrew.client.producer import Producer
 from rocketcrew.client.route_cache import ROUTES_FILE, RouteCache
+from rocketcrew.conf.settings import load
 from rocketcrew.engine.beginning import Beginning
-from rocketcrew.remoting.admin_bodies import TopicConfig
+from rocketcrew.engine.home import Home
+from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
+from rocketcrew.source.offsets import to_json
 
 
 def test_a_checkpoint_of_another_cluster_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -39,5 +46,37 @@ def test_a_checkpoint_of_another_cluster_is_not_gone_on_with(tmp_path: Path) -> 
                 await begin(two)
             assert await begin(one) == queues
             assert "%RETRY%billing" in cache.load().routes
+
+    asyncio.run(scene())
+
+
+def test_a_topic_that_is_new_to_the_checkpoint_begins_where_the_group_is_and_stays_there(tmp_path: Path) -> None:
+    consumer = load({"consumer.group": "billing", "consumer.topics": "orders,extra"}, {}, None).consumer
+    home = Home(tmp_path, "billing")
+    orders, extra = (MessageQueue(topic, "embedded", 0) for topic in ("orders", "extra"))
+
+    async def scene() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            admin, operations = Admin(cluster), Operations(cluster)
+            for topic in ("orders", "extra"):
+                await admin.create_topic(broker.address, TopicConfig(topic, 1, 1))
+                await cluster.route(topic)
+            async with Producer(cluster) as producer:
+                for _ in range(9):
+                    await producer.send(OutgoingMessage("extra", b"1"))
+            await admin.create_group(broker.address, SubscriptionGroupConfig("billing"))
+            beginning = Beginning(cluster, operations, lambda: False)
+
+            async def begins(*queues: MessageQueue) -> Any:
+                return json.loads(await beginning.starting(home, consumer, queues))
+
+            await operations.update_consumer_offset("billing", extra, 4)
+            assert await begins(orders) == to_json({orders: 0})
+            (home.checkpoint / "offsets").mkdir(parents=True)
+            (home.checkpoint / "offsets" / "0").write_text('v1\n{}\n{"orders":{"embedded":{"0":3}}}')
+            assert await begins(orders) == to_json({orders: 0}), "the checkpoint has it"
+            assert await begins(orders, extra) == to_json({orders: 0, extra: 4})
+            await operations.update_consumer_offset("billing", extra, 6)
+            assert await begins(orders, extra) == to_json({orders: 0, extra: 4}), "until the checkpoint has it"
 
     asyncio.run(scene())

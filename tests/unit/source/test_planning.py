@@ -84,6 +84,7 @@ def test_the_ends_of_a_stream() -> None:
     # Queue 1 is new: it enters where it begins. Queue 2 is not in the routes: it stays.
     assert known_ends({Q0: 5, Q2: 7}, facts, {}, fail=True) == {Q0: 9, Q1: 4, Q2: 7}
     assert known_ends({Q0: 9, Q1: 4, Q2: 7}, facts, {}, fail=True) == {Q0: 9, Q1: 6, Q2: 7}
+    assert known_ends({Q0: 5}, facts, {}, {Q1: 5}, fail=True) == {Q0: 9, Q1: 5}
     with pytest.raises(DataLossError, match="a broker lost the queue's end, or the topic was made anew"):
         known_ends({Q0: 10}, facts, {}, fail=True)
 

@@ -287,9 +287,15 @@ def test_a_first_batch_is_not_planned_where_the_options_say_no_place(
         reader.partitions(start, to_json(dict.fromkeys(QUEUES, 10)))
 
 
-@pytest.mark.parametrize("count", [2, 4, 6])
 @pytest.mark.parametrize("first", FIRST_STARTS)
-@pytest.mark.parametrize("later", [*FIRST_STARTS, *REFUSED_STARTS])
+@pytest.mark.parametrize(
+    ("later", "count"),
+    [
+        *((start, 4) for start in FIRST_STARTS),
+        *((FIRST_STARTS[1], count) for count in (2, 6)),
+        *((start, 6) for start in REFUSED_STARTS),
+    ],
+)
 def test_the_first_batch_is_the_same_whatever_start_is_given_when_it_is_run_again(
     filled: Access, clock: Any, first: dict[str, str], later: dict[str, str], count: int
 ) -> None:
@@ -547,3 +553,33 @@ def test_a_topic_that_may_not_be_read_is_no_empty_one(filled: Access, clock: Any
     reader = stream(filled, clock, subscribe="closed")
     with pytest.raises(UsageError, match="no queue of topic closed may be read"):
         reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+
+
+ONE_NAMED = '{"orders": {"embedded": {"0": 2, "1": 2, "3": 7}}}'
+
+
+@pytest.mark.parametrize(
+    ("given", "begins"),
+    [
+        ({}, [0, 0]),
+        ({"startingOffsets": "group"}, [4, 4]),
+        ({"startingOffsets": "group", "newQueues": "earliest"}, [0, 0]),
+        ({"startingTimestamp": "0", "startingOffsets": "group"}, [0, 0]),
+        ({"newQueues": "group"}, [4, 4]),
+        ({"newQueues": "group", "group": "new"}, [0, 0]),
+        ({"startingOffsets": ONE_NAMED}, [0, 7]),
+        ({"startingOffsets": ONE_NAMED, "newQueues": "group"}, [4, 7]),
+    ],
+)
+def test_where_a_stream_begins_in_queues_that_enter_later(
+    filled: Access, clock: Any, given: dict[str, str], begins: list[int]
+) -> None:
+    move_group(filled, 4)
+    reader = stream(filled, clock, **({"group": "crew"} | given))
+    before = to_json(dict.fromkeys(QUEUES[:2], 10))
+    entered = reader.latestOffset(before, ReadAllAvailable())
+    assert [from_json(entered)[queue] for queue in QUEUES] == [10, 10, *begins]
+    assert reader.partitions(before, entered) == []
+    clock.now_s += 1
+    end = reader.latestOffset(entered, ReadAllAvailable())
+    assert counts(entered, end) == [0, 0, *(10 - begin for begin in begins)]
