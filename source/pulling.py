@@ -63,14 +63,16 @@ class Reading:
         with connections.use(self.access) as link:
             yield from _Range(self, part, link, pause).batches()
 
-    def lost(self, part: Range, start: int, end: int) -> None:
-        """Offsets that are not there: an error, or a line in the log."""
+    def lost(self, part: Range, *holes: tuple[int, int]) -> None:
+        """Offsets that are not there, of one answer: an error, or a line in the log."""
+        start, end = holes[0]
         if self.options.fail_on_data_loss:
             raise DataLossError(
                 f"rocketmq: offsets {start} to {end - 1} of {name(part.queue)} are not in the queue any more: they were "
                 "deleted (retention) or the topic was made anew. failOnDataLoss=false goes on without them"
             )
-        _log.warning("data_lost", **queue_keys(part.queue), start=start, end=end)
+        more = {"holes": len(holes), "offsets": sum(last - first for first, last in holes)} if len(holes) > 1 else {}
+        _log.warning("data_lost", **queue_keys(part.queue), start=start, end=holes[-1][1], **more)
 
 
 class Ahead:
@@ -148,10 +150,10 @@ class _Range:
                 before, at = at, await self._next(address, result, at)
                 if result.status is PullStatus.FOUND:
                     self._go_ahead(address, at, at - before)
-                    for first, last in rows.take(result.body, before, min(at, part.end)):
+                    if holes := rows.take(result.body, before, min(at, part.end)):  # many, in a compacted topic
                         if not await self._is_final(address):
-                            raise self._undecided(address, result, first)
-                        self._reading.lost(part, first, last)
+                            raise self._undecided(address, result, holes[0][0])
+                        self._reading.lost(part, *holes)
                 if rows.full:
                     yield rows
                     rows = self._rows()
@@ -211,7 +213,7 @@ class _Range:
         self._tries = 0
         if end is None:
             raise self._undecided(address, result, at)
-        self._reading.lost(part, at, end)
+        self._reading.lost(part, (at, end))
         return end
 
     async def _is_final(self, address: str) -> bool:

@@ -7,10 +7,12 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import structlog.testing
 from pyspark.sql.datasource import DataSourceReader, GreaterThan
 from structlog.testing import capture_logs
 
@@ -21,6 +23,8 @@ from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import BrokerError, UsageError
+from rocketcrew.remoting.headers import PullResponse
+from rocketcrew.remoting.stored import walk
 from rocketcrew.source.batch_reader import BatchReader, RangePartition
 from rocketcrew.source.connections import CLUSTERS_MAX, Connections
 from rocketcrew.source.errors import DataLossError
@@ -28,6 +32,7 @@ from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Ahead, Reading
 from rocketcrew.source.reading import BATCH_RETRIES, STREAM_RETRIES, read_options
 from rocketcrew.source.rows import Rows
+from rocketcrew.source.searching import pull_request
 from rocketcrew.source.writers import Sending
 
 from .conftest import QUEUES, TOPIC, offsets, reading, send
@@ -352,3 +357,37 @@ def test_a_queue_that_takes_nothing_fails_the_write_and_nothing_passes_it(
 def test_a_write_that_cannot_be(options: dict[str, str], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         Sending.of({"nameServer": "127.0.0.1:1", **options}, [("body", "string")])
+
+
+def test_the_holes_of_one_answer_are_looked_at_and_told_once(
+    broker: EmbeddedBroker, filled: Access, connections: Connections
+) -> None:
+    """Those of a compacted topic, where most messages are gone."""
+    part = Range(QUEUES[0], 0, 10)
+    with connections.use(filled) as link:
+        address = link.run(link.cluster.address_of(QUEUES[0]))
+        request = pull_request("TOOLS_CONSUMER", QUEUES[0], 0, 32)
+        whole = link.run(link.operations.pull(address, request)).body
+    positions, _ = walk(whole)
+    kept = b"".join(whole[at:following] for at, following in list(pairwise(positions))[1::2])
+    routes = list[int]()
+
+    def answer(command: Command) -> Command | None:
+        if command.code != RequestCode.PULL_MESSAGE:
+            return None
+        return command.response(ResponseCode.SUCCESS, PullResponse(0, 10, 0, 10).to_fields(), body=kept)
+
+    def count(command: Command) -> None:
+        routes.append(command.code)
+
+    broker.intercepts.append(answer)
+    broker.name_server_intercepts.append(count)
+    with structlog.testing.capture_logs() as lines:
+        assert offsets(reading(filled, failOnDataLoss="false").read(part, connections)) == [1, 3, 5, 7, 9]
+    lost = [
+        (line["start"], line["end"], line["holes"], line["offsets"]) for line in lines if line["event"] == "data_lost"
+    ]
+    assert lost == [(0, 9, 5, 5)]
+    assert len(routes) == 1
+    with pytest.raises(DataLossError, match="offsets 0 to 0 of queue 0"):
+        list(reading(filled).read(part, connections))
