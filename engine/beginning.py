@@ -1,4 +1,4 @@
-"""Before a stream's first batch, and at each start: is the group ours alone, does it exist at the brokers, and where does each queue begin?"""
+"""At each start of a stream: is the group ours alone, does it exist at the brokers, and where does each new queue begin?"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ MEANINGLESS: Mapping[str, str] = {
     "spark.load": "batches are loaded by the engine itself; results.enabled = false drops rows",
     "spark.table": "the engine tells no metastore: have a loader fill the table (run without --engine), or tell it yourself",
     "spark.max_wait_ms": "a batch is loaded when it is done: see engine.trigger_interval_ms",
-    "supervisor.drain_deadline_ms": _SERVICE, "supervisor.journal_max_mib": _SERVICE,
+    "supervisor.journal_max_mib": _SERVICE,
     "hooks.on_start": _SERVICE, "hooks.on_rebalance": _GROUP, "hooks.on_dead_letter": _SERVICE,
     "hooks.on_worker_death": _PROCESSES, "hooks.timeout_ms": _SERVICE,
     "metrics.port": "Spark has a page of its own: set spark.ui.enabled = true in spark.conf", "metrics.host": _SERVICE,
@@ -74,6 +74,7 @@ MEANINGLESS: Mapping[str, str] = {
     "sentry.dsn": _SENTRY, "sentry.environment": _SENTRY, "sentry.release": _SENTRY, "sentry.sample_percent": _SENTRY,
     "sentry.include_bodies": _SENTRY,
 }  # fmt: skip
+# Not drain_deadline_ms: a stop deadline must be at least that, so who wants a short one sets it.
 HARMLESS: Mapping[str, object] = {"consumer.order": "concurrent"}
 """Values that say what is so anyhow."""
 

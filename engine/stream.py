@@ -8,6 +8,7 @@ cancels it: it comes again at the next start, as the checkpoint has it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import signal
 import threading
@@ -45,6 +46,7 @@ from .table import Table, check_columns, check_target, loader_config, session_se
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 LOOK_S = 0.2
+CALLBACKS_LOGGER = "py4j.clientserver"
 QUIET_S = 3.0
 """How long a stop waits for Spark to note the batch that has ended; where it does not, the batch is known to be done."""
 
@@ -238,6 +240,9 @@ class Stream:
         if forced:
             _log.warning("batch_cancelled", reason="a second signal" if self._stop.insisted() else "the stop deadline",
                          hint="its messages run again at the next start")  # fmt: skip
+            logging.getLogger(CALLBACKS_LOGGER).setLevel(
+                logging.CRITICAL
+            )  # it would tell of the cancelled job, on 130 lines
             with contextlib.suppress(Exception):
                 context.cancelAllJobs()
             with self._busy:
@@ -267,7 +272,9 @@ class Stream:
             raise self._error
         text = str(self._error or query.exception() or "the query has ended")
         # Only a batch that was under way is run again; what stands in the way of planning one may stay.
-        again = "; the checkpoint does not have the batch that failed, so a restart runs it again" if self._error else ""
+        again = (
+            "; the checkpoint does not have the batch that failed, so a restart runs it again" if self._error else ""
+        )
         raise EngineError(
             f"Spark's query failed: {reason_of(text)}{remedy(text)}. More in {self._home.spark}/spark.log and jvm.log{again}"
         ) from self._error

@@ -24,7 +24,7 @@ HOLD = {
     "spark.max_rows", "spark.max_bytes_mib", "spark.target_file_mib", "spark.jvm_timeout_ms", "spark.on_recreated",
     "spark.on_gap", "spark.keep_outcomes_days", "spark.vacuum", "spark.merge_files",
     "spark.conf", "spark.options", "spark.java_home", "spark.partition_by",
-    "supervisor.data_dir", "supervisor.stop_deadline_ms", "supervisor.send_back_retry_ms",
+    "supervisor.data_dir", "supervisor.stop_deadline_ms", "supervisor.drain_deadline_ms", "supervisor.send_back_retry_ms",
     "trace.spans", "log.level", "log.format", "log.file",
 }  # fmt: skip
 WHOLE_SECTIONS = ("security", "engine", "broker")
@@ -39,6 +39,7 @@ def test_every_setting_holds_or_is_refused_with_a_reason() -> None:
 
 def test_what_somebody_has_set_and_means_nothing_is_refused() -> None:
     check_settings(load({"consumer.topics": "t:a || b", "consumer.order": "concurrent"}, {}, None))
+    check_settings(load({"supervisor.stop_deadline_ms": 500, "supervisor.drain_deadline_ms": 500}, {}, None))
     with pytest.raises(UsageError, match="`load` and `query` take sc://"):
         check_settings(load({"spark.master": "sc://h:15002"}, {}, None))
     with pytest.raises(UsageError, match="declare the columns"):

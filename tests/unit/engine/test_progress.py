@@ -31,7 +31,7 @@ def test_what_spark_leaves_out() -> None:
         assert "seconds_left" not in found
 
 
-TRACEBACK = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data source perform latestOffset: Traceback
+TRACEBACK = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming: Traceback
   File "python_streaming_source_runner.py", line 267, in main
   File "rocketcrew/source/positions.py", line 42, in check_named
     raise UsageError(f"rocketmq: option {spec.option} says nothing about {names(missing)}")
