@@ -78,12 +78,12 @@ class DefaultSource(DataSource):
         from .columns import check_columns
         from .options import BATCH, STREAM
         from .pulling import Reading
-        from .reading import read_options
+        from .reading import looks_like_several, read_options
 
         options = read_options(self.options, streaming)
-        if commas := sorted(tag for tag in options.tags if "," in tag):  # which a tag may have
-            hint = "this is one tag with a comma: several have || between them"
-            get_logger("rocketcrew.source").warning("tag_with_comma", tags=commas, hint=hint)
+        if like_several := sorted(filter(looks_like_several, options.tags)):
+            hint = "each of these is one tag, as only || stands between several"
+            get_logger("rocketcrew.source").warning("tag_looks_like_several", tags=like_several, hint=hint)
         access = access_of(self.options, STREAM if streaming else BATCH)
         return Reading(access, options, tuple(check_columns(_kinds(schema))))
 

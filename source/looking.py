@@ -1,8 +1,8 @@
 """What a read asks of the cluster before it pulls: queues, their ends, offsets of a group, searches by time.
 
 Queues are named with plain topics outside of this file and with those of the namespace at brokers. What fails for a moment is
-tried again (`numRetries`, `retryIntervalMs`); at most 32 questions are under way. A broker that does not answer is logged once
-for each look, and a stream (`goes_on`) waits no longer for one that no route names meanwhile: its queues are away.
+tried again (`numRetries`, `retryIntervalMs`); at most 32 questions are under way. A broker that does not answer is logged
+once for each look, and a stream (`goes_on`) waits no longer for one that no route names meanwhile: its queues are away.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ async def patiently(
     renew: Callable[[], Awaitable[object]] | None = None,
     warn: Callable[..., object] = _log.warning,
 ) -> T:
-    """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error, or that of `renew`.
+    """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error, and `renew`'s.
 
     A topic that nobody knows does not exist; but when it is known to (`topic_exists`), its brokers are restarting.
     """
@@ -86,9 +86,11 @@ class AwayError(UnreachableError):
 class Looker:
     """Asks for one look of one read. All methods are coroutines of the link's loop."""
 
-    def __init__(self, link: Link, options: ReadOptions, *, goes_on: bool = False) -> None:
-        """`goes_on`: a stream that has begun. It goes on without brokers that are away: AwayError, so that it looks again."""
+    def __init__(self, link: Link, options: ReadOptions, *, goes_on: bool = False, is_first: bool = False) -> None:
+        """`goes_on`: a stream that has begun. It goes on without brokers that are away: AwayError, so that it looks again.
+        `is_first`: nobody knows yet whether there are name servers at these addresses."""
         self._goes_on = goes_on
+        self._name_server_tries = options.first_retries if is_first else options.retries
         self._told = set[tuple[str, str]]()
         self._access: Access = link.access
         self._cluster: Cluster = link.cluster
@@ -118,7 +120,9 @@ class Looker:
                     f"rocketmq: topic {topic} does not exist: check option subscribe or assign, nameServer and namespace"
                 )
             elif away is None:
-                raise UsageError(f"rocketmq: no queue of topic {topic} may be read: brokers have it for writing only (perm)")
+                raise UsageError(
+                    f"rocketmq: no queue of topic {topic} may be read: brokers have it for writing only (perm)"
+                )
             elif topic not in away:
                 away.add(topic)
                 gone, closed = "its brokers are down, or it was deleted", "brokers have it for writing only (perm)"
@@ -316,8 +320,9 @@ class Looker:
         options = self._options
         warn = functools.partial(self._warn, mq.broker_name if mq is not None else "")
         renew = None if mq is None else functools.partial(self._renew, mq, warn)
+        retries = self._name_server_tries if mq is None else options.retries
         async with self._at_once:
-            return await patiently(question, options.retries, options.retry_interval_ms, renew=renew, warn=warn)
+            return await patiently(question, retries, options.retry_interval_ms, renew=renew, warn=warn)
 
     async def _renew(self, mq: MessageQueue, warn: Callable[..., object]) -> None:
         """Raises AwayError, to a stream that goes on."""

@@ -17,6 +17,9 @@ from ..conf.formats import UNIT_MS, check_milliseconds
 from ..remoting.errors import UsageError
 
 PREFIX = "rocketmq."
+OF_TABLE = re.compile(r"option\..*|owner|provider", re.DOTALL)
+"""What Spark adds to the options of `CREATE TABLE`: each of them once more, and facts of the table. A read of the table gets
+none of all these (PythonDataSourceV2.scala of Spark 4.2)."""
 BATCH, STREAM, WRITE = "batch", "stream", "write"
 READS = frozenset({BATCH, STREAM})
 EVERYWHERE = frozenset({BATCH, STREAM, WRITE})
@@ -213,6 +216,11 @@ def name_of(key: str) -> str | None:
     if lower == "path":
         raise UsageError(
             "rocketmq: there is no path to load or save: name topics by option subscribe (reading) or topic (writing)"
+        )
+    if OF_TABLE.fullmatch(lower):
+        raise UsageError(
+            "rocketmq: Spark does not hand the options of CREATE TABLE on to those who read the table: take CREATE TEMPORARY"
+            " VIEW name USING rocketmq OPTIONS (...)"
         )
     name = _BY_LOWER.get(lower)
     if name is None:

@@ -55,6 +55,8 @@ class ReadOptions:
     pull_batch_size: int
     pull_timeout_ms: int
     retries: int
+    first_retries: int
+    """Of what is asked of name servers first: an address may be wrong."""
     retry_interval_ms: int
 
     def pull_group_at(self, access: Access) -> str:
@@ -104,6 +106,7 @@ def read_options(given: Mapping[str, str], streaming: bool) -> ReadOptions:
         pull_batch_size=found["pullBatchSize"],
         pull_timeout_ms=found["pullTimeoutMs"],
         retries=retries_of(found["numRetries"], streaming=streaming),
+        first_retries=retries_of(found["numRetries"], streaming=False),
         retry_interval_ms=found["retryIntervalMs"],
     )
 
@@ -153,6 +156,8 @@ def _reports(found: Mapping[str, Any], group: str) -> bool:
     """Whether a stream moves the group's offsets at brokers: by itself not those of a group at whose offsets it begins, which
     is one that consumes. That group would go on from where the stream is, and never see what lies between."""
     told: bool | None = found.get("reportGroupOffsets", False)  # a batch does not know the option
+    if told and not group:
+        raise UsageError("rocketmq: option reportGroupOffsets is true, but of which group? give option group too")
     return bool(group) and (not _begins_at_group(found) if told is None else told)
 
 
@@ -199,6 +204,11 @@ def _tags(expression: str) -> frozenset[str]:
     if any(not part.strip() for part in expression.split("||")):
         raise refuse("tags", expression, "has no tag on one side of ||: write tagA || tagB, or * for everything")
     return frozenset(parse_subscription(expression).tags)
+
+
+def looks_like_several(tag: str) -> bool:
+    """Whether somebody may have meant more than one. Java's clients take all of it for one tag, too, and such tags may be."""
+    return any(mark in tag for mark in ",|") or " or " in tag.lower()
 
 
 def _check_group(option: str, group: str) -> None:

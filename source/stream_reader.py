@@ -129,13 +129,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Where a new query begins. Raises BrokerError, UnreachableError.
 
-        Spark also asks when it runs a first batch again, of which the checkpoint says where it begins (`@begin`): then it does
-        not matter what the options mean by now. So where they are refused, whoever plans a first batch hears of it.
+        Spark also asks when it runs a first batch again, of which the checkpoint says where it begins (`@begin`): then it
+        does not matter what the options mean by now. So where they are refused, whoever plans a first batch hears of it.
         """
         if self._first is None:
             now_ms = self._wall_ms()
             with shared.use(self._reading.access) as link:
-                self._first = link.run(self._begin(Looker(link, self._reading.options)))
+                self._first = link.run(self._begin(Looker(link, self._reading.options, is_first=True)))
             self._seen_ms.update(dict.fromkeys(self._first, now_ms))
         return to_json(self._first)
 
@@ -166,7 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what this run reads."""
         with shared.use(self._reading.access) as link:
-            self._target = self._looked(link, lambda looker: link.run(self._there(looker)))
+            self._target = self._looked(link, lambda looker: link.run(self._there(looker)), is_first=True)
 
     async def _there(self, looker: Looker) -> Offsets:
         facts = await looker.facts(await looker.queues(self._away))
@@ -194,9 +194,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = self._looked(link, lambda looker: self._next_end(link, looker, start, limit))
         return self._planned
 
-    def _looked(self, link: Link, look: Callable[[Looker], T]) -> T:
+    def _looked(self, link: Link, look: Callable[[Looker], T], *, is_first: bool = False) -> T:
         options = self._reading.options
-        return looked(lambda: look(Looker(link, options, goes_on=True)), options.retries)
+        return looked(lambda: look(Looker(link, options, goes_on=True, is_first=is_first)), options.retries)
 
     def _next_end(self, link: Link, looker: Looker, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin, marks = from_json(start), marks_from_json(start)

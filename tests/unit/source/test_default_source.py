@@ -51,11 +51,12 @@ def test_readers_and_writers_travel() -> None:
     assert isinstance(pickle.loads(pickle.dumps(source(WRITE).streamWriter(ROWS, False))), StreamWriter)
 
 
-def test_a_tag_with_a_comma_is_probably_two() -> None:
+@pytest.mark.parametrize("tag", ["a,b", "a|b", "a | b", "a OR b"])
+def test_a_tag_that_looks_like_several_is_warned_of(tag: str) -> None:
     with structlog.testing.capture_logs() as lines:
-        source(READ | {"tags": "a || b"}).reader(SCHEMA)
-        source(READ | {"tags": "a,b"}).reader(SCHEMA)
-    assert [(line["event"], line["tags"]) for line in lines] == [("tag_with_comma", ["a,b"])]
+        source(READ | {"tags": "a || or"}).reader(SCHEMA)
+        source(READ | {"tags": f"c || {tag}"}).reader(SCHEMA)
+    assert [(line["event"], line["tags"]) for line in lines] == [("tag_looks_like_several", [tag])]
 
 
 def test_what_cannot_be_read_or_written_is_said_at_once() -> None:

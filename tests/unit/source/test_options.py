@@ -43,6 +43,8 @@ def test_names_have_no_case_and_may_carry_the_prefix() -> None:
         ({"startingOfsets": "earliest"}, BATCH, "option startingOfsets is unknown: did you mean startingOffsets?"),
         ({"qqqq": "1"}, BATCH, "known are nameServer"),
         ({"path": "t"}, BATCH, "there is no path"),
+        ({"option.subscribe": "t"}, BATCH, "take CREATE TEMPORARY VIEW name USING rocketmq OPTIONS (...)"),
+        ({"owner": "me"}, BATCH, "take CREATE TEMPORARY VIEW"),
         ({"endingOffsets": "latest"}, STREAM, "means nothing to a stream: it is for a batch read"),
         ({"maxOffsetsPerTrigger": "5"}, BATCH, "means nothing to a batch read: it is for a stream"),
         ({"subscribe": "t"}, WRITE, "it is for a batch read or a stream"),
@@ -73,6 +75,20 @@ def test_every_default_is_what_its_own_parser_gives() -> None:
             assert isinstance(option.default, str), name
         if isinstance(option.default, int) and not isinstance(option.default, bool) and name != "maxTriggerDelay":
             assert option.parse(str(option.default)) == option.default
+
+
+def test_name_servers_that_nobody_has_met_yet_are_not_waited_for_as_a_stream_waits() -> None:
+    given = {"subscribe": "t"}
+    first = read_options(given, streaming=True)
+    assert (first.retries, first.first_retries) == (60, 3)
+    told = read_options(given | {"numRetries": "7"}, streaming=True)
+    assert (told.retries, told.first_retries) == (7, 7)
+
+
+def test_an_option_of_a_group_needs_one() -> None:
+    for given in ({"reportGroupOffsets": "true"}, {"newQueues": "group"}):
+        with pytest.raises(UsageError, match="give option group too"):
+            read_options({"subscribe": "t"} | given, streaming=True)
 
 
 def test_one_flag_before_the_others() -> None:
