@@ -4,9 +4,10 @@
 member of the group exists: a group with living members is refused. What is the same is the same code.
 
 - In: the source's stream of all topics and of the group's retry topic, with the column `record` (the message as it is
-  stored). Where a new stream begins is the rule of a member (supervisor/member/first_offset.py); then Spark's
-  checkpoint counts (`rocketcrew reset` removes it, while the engine rests, so that the group's offsets count again),
-  and brokers hear offsets for lag tools. What retention has deleted is passed over, as a member would.
+  stored). Where a new stream begins, or one in queues that are new to it, is the rule of a member
+  (supervisor/member/first_offset.py); then Spark's checkpoint counts (`rocketcrew reset` removes it, while the engine
+  rests, so that the group's offsets count again), and brokers hear offsets for lag tools. What retention has deleted is
+  passed over, as a member would.
 - Handler: `mapInArrow` runs the workers' runner: same message object, results, batches, filters, hooks, soft limits.
   A Python process of an executor sets the handler up once a run. Each task writes segments of its own attempt into
   the shared state folder, failed messages into a file, and reports one line; what no report names does not count.

@@ -10,8 +10,9 @@ data source that PySpark finds after the installation. Nothing of a supervisor i
 - A range decides its rows. Pulls ask for everything, tags are compared here. So a batch that Spark runs again has the
   same rows. The checkpoint (offsets by topic, broker, queue) is the truth of a stream; brokers hear the group's
   offset for lag tools only, when the next batch is looked for, because then the last one is complete.
-- Queues that appear enter the checkpoint at their first offset with nothing read yet, so that a replay begins at the
-  same place. Queues that no route names stay where they are until they come back.
+- Queues that appear enter the checkpoint at their first offset, or where the group or the options say (`newQueues`), with
+  nothing read yet, so that a replay begins at the same place. Queues that no route names stay where they are until they
+  come back; so do those whose broker leaves the route while it is asked (looking.py, AwayError).
 - Data loss is an offset that is not there: below the first, above the end, or missing in between (queue offsets have
   no gaps). It is asked for again first, then it is an error, or with `failOnDataLoss=false` a line in the log. Only a
   master's word proves it: what a replica lacks is waited for, and is an unreachable broker in the end, never a loss.

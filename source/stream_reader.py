@@ -312,7 +312,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     ) -> Offsets:
         """Where those of these new queues begin of which the options, or the group, say it."""
         options = self._reading.options
-        told = options.starting.values if options.starting.place is Place.OFFSETS else {}
+        told = dict(options.starting.values) if options.starting.place is Place.OFFSETS else Offsets()
         places = {queue: options.starting for queue in queues if queue in told}
         if options.new_at_group and (others := [queue for queue in queues if queue not in told]):
             at_group = Spec(Place.GROUP, "newQueues")

@@ -204,6 +204,20 @@ def unused() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
+@pytest.mark.parametrize("available_now", [True, False])
+@pytest.mark.parametrize(("given", "tries"), [({}, 3), ({"numRetries": "5"}, 5)])
+def test_a_stream_that_has_met_no_name_server_yet_gives_up_as_soon_as_a_batch(
+    unused: str, given: dict[str, str], tries: int, available_now: bool
+) -> None:
+    options = read_options({"subscribe": TOPIC, "retryIntervalMs": "1"} | given, streaming=True)
+    stream = StreamReader(Reading(Access(unused), options, ("queueOffset",)), Clocks())
+    with structlog.testing.capture_logs() as lines, pytest.raises(UnreachableError):
+        stream.prepareForTriggerAvailableNow() if available_now else stream.initialOffset()
+    shared.close()
+    asked = [line["log_level"] for line in lines if line["event"] == "asked_again"]
+    assert asked == ["warning", *["debug"] * (tries - 1)]
+
+
 def part_sizes(stream: StreamReader, begin: Place, end: Place) -> list[int]:
     return [part_of(part).size for part in stream.partitions(begin, end)]
 
