@@ -42,9 +42,8 @@ from ..remoting.bodies import TopicRouteData
 from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
 from ..remoting.headers import PullRequest
-from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, is_popped_retry
+from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, TOOLS_GROUP, is_popped_retry
 from ..remoting.queues import MessageQueue
-from ..source.reading import TOOLS_GROUP
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, check_catalog
 from ..supervisor.core.allocation import is_users_own

@@ -16,10 +16,10 @@ import click
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullStatus, parse_pull
 from ..remoting.errors import ProtocolError, UnreachableError, UsageError
+from ..remoting.names import TOOLS_GROUP
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
-from ..source.reading import TOOLS_GROUP
 from ..source.searching import pull_request
 from .json_text import json_text
 from .tables import in_one_line, seen

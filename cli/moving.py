@@ -28,9 +28,8 @@ from ..engine.home import CHECKPOINT_DIR, ENGINE_DIR, LOCK_FILE
 from ..remoting.admin_bodies import ConsumerConnections, SubscriptionGroupConfig
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UsageError
-from ..remoting.names import RETRY_PREFIX
+from ..remoting.names import RETRY_PREFIX, TOOLS_GROUP
 from ..remoting.queues import MessageQueue
-from ..source.reading import TOOLS_GROUP
 from ..source.searching import exact_offset, store_times
 from ..supervisor.member.access import access_of
 from .asking import (

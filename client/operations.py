@@ -204,13 +204,14 @@ class Operations:
         header = MinOffset(mq.topic, mq.queue_id, broker_name=mq.broker_name)
         return await self._offset(mq, RequestCode.GET_MIN_OFFSET, header)
 
-    async def search_offset(self, mq: MessageQueue, timestamp_ms: int) -> int:
-        """The first message stored at or after that time (ms since 1970), the end when there is none.
+    async def search_offset(self, mq: MessageQueue, timestamp_ms: int, *, address: str | None = None) -> int:
+        """The first message stored at or after that time (ms since 1970), the end when there is none; `address` is another
+        replica than the master.
 
         At the queue's ends brokers differ; docs/protocol.md.
         """
         header = SearchOffset(mq.topic, mq.queue_id, timestamp_ms, "LOWER", mq.broker_name)
-        return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        return await self._offset(mq, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, address=address)
 
     async def delay_offsets(self, address: str) -> dict[int, int]:
         """Delay level -> the offset in its queue of SCHEDULE_TOPIC_XXXX up to which this master has delivered its messages.
@@ -226,8 +227,9 @@ class Operations:
         code: RequestCode,
         header: MaxOffset | MinOffset | SearchOffset,
         timeout_ms: int = BOUND_TIMEOUT_MS,
+        address: str | None = None,
     ) -> int:
-        address = await self._cluster.address_of(mq)
+        address = address or await self._cluster.address_of(mq)
         answer = await ask(self._remoting, address, code, header, timeout_ms=timeout_ms)
         return OffsetResponse.from_fields(answer.fields).offset
 

@@ -5,6 +5,9 @@ common/MixAll.java, common/topic/TopicValidator.java.
 
 from __future__ import annotations
 
+TOOLS_GROUP = "TOOLS_CONSUMER"
+"""In whose name is pulled by who is no member: a group that brokers know without being told (MixAll.java), so that a read
+leaves no group behind. In the name of living consumers' group an operator's reset of its offset would be told to us."""
 RETRY_PREFIX = "%RETRY%"
 """Before the group: the topic of what failed in it."""
 DLQ_PREFIX = "%DLQ%"

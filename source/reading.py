@@ -9,6 +9,7 @@ from typing import Any
 from ..client.access import Access
 from ..client.validation import check_group
 from ..remoting.errors import UsageError
+from ..remoting.names import TOOLS_GROUP
 from ..remoting.queues import MessageQueue
 from ..remoting.subscription import EXPRESSION_TAG, parse_filter, parse_subscription
 from .matching import OPTION as PATTERN
@@ -16,11 +17,6 @@ from .matching import check_pattern
 from .offsets import Place, Spec, parse_assign, parse_place, parse_timestamps, parse_topics
 from .options import BATCH, STREAM, parse_options, refuse
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""In whose name is pulled: a group that brokers know without being told (MixAll.java), so that a read leaves no group behind.
-
-Not in the name of `group`, which may be that of living consumers: an operator's reset of its offset would be told to us.
-"""
 STREAM_RETRIES, BATCH_RETRIES = 60, 3
 
 

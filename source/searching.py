@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
 from ..client.cluster import Cluster
-from ..client.operations import Operations, PullStatus, parse_pull
+from ..client.operations import Operations, PullResult, PullStatus, parse_pull
 from ..remoting.codes import PULL_SUBSCRIPTION
 from ..remoting.headers import PullRequest
 from ..remoting.queues import MessageQueue
@@ -63,7 +63,11 @@ async def store_times(
     """Store times by offset, of what one pull at `start` brings; all messages of an inner batch have one."""
     address = await cluster.address_of(mq, only_this=False)
     request = pull_request(group, mq, start, end - start)
-    result = parse_pull(await operations.pull(address, request), address)
+    return times_in(parse_pull(await operations.pull(address, request), address), start, end)
+
+
+def times_in(result: PullResult, start: int, end: int) -> dict[int, int]:
+    """The same, of the answer to that pull."""
     if result.status is not PullStatus.FOUND:
         return {}
     found: dict[int, int] = {}

@@ -28,9 +28,8 @@ from ...durable.files import try_lock
 from ...durable.room import unusable
 from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, UsageError
-from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, TOOLS_GROUP
 from ...remoting.queues import MessageQueue
-from ...source.reading import TOOLS_GROUP
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics

@@ -17,7 +17,7 @@ from ...remoting.codes import ResponseCode
 from ...remoting.errors import ProtocolError
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.queues import MessageQueue
-from ...remoting.stored import first_offset_of, walk
+from ...remoting.stored import first_offset_of, store_timestamp_of, walk
 from .actions import Heartbeat, Pull
 from .chunks import Chunk, PullRun
 from .process_queue import Move, ProcessQueue, PulledQueue
@@ -54,6 +54,8 @@ class PullResult:
     """The pull was sent for a subscription by which brokers leave nothing out."""
     deleted: bool = False
     """What it passes over, and has nothing of, the broker had deleted."""
+    newest: tuple[int, int] | None = None
+    """The last of its records that were taken: offset, and when it was stored. The core's word (member/tails.py)."""
 
 
 class Pulling:
@@ -257,6 +259,8 @@ class Pulling:
             self.s.log("error", "pull_body_invalid", **place_keys(pq.mq, pq.next_offset), error=str(error))
             self.failed(pq.handle, self.s.config.pull_delay_on_error_ms, now, answered=True)
             return
+        if offsets:
+            result.newest = offsets[-1], store_timestamp_of(self.s.view, positions[len(offsets) - 1])
         q.last_body_bytes = result.length_bytes
         counters = self.s.counters
         counters.pulled_messages += len(offsets)

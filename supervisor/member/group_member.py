@@ -61,6 +61,7 @@ from .route_keeper import RouteKeeper
 from .running_info import Clocks, offsets_of, running_info
 from .send_back import SendBacks, decoded
 from .stale_locks import StaleLocks
+from .tails import Tails
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -123,8 +124,9 @@ class GroupMember:
             self._cluster, self._operations, self._subscriptions, self._group, interval_ms, self._run
         )
         self._pulls = Pulls(
-            self._cluster, LastBodies(self._operations), core, view, settings.consumer, self._subscriptions,
-            self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed, acted,
+            self._cluster, LastBodies(self._operations), Tails(self._operations, self._group), core, view, settings.consumer,
+            self._subscriptions, self._may_commit, self._loop.time, self._group_watch.pull_refused, self._run, self._failed,
+            acted,
         )  # fmt: skip
         self._pops = Pops(
             self._cluster, core, view, settings.consumer, self._subscriptions, self._send_backs, self._loop.time
@@ -404,3 +406,4 @@ class GroupMember:
     def _connection_lost(self, address: str) -> None:
         self._heartbeats.forget(address)
         self._locks.connection_lost(address)
+        self._pulls.connection_lost(address)

@@ -37,6 +37,7 @@ from ..core.pulling import PullResult
 from ..core.slab import Slot
 from ..core.subscriptions import takes_all
 from .recreated import LastBodies
+from .tails import Tails
 
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
@@ -124,7 +125,7 @@ class Pulls:
     says whether an offset of the queue may go along; `now` is the loop's clock."""
 
     def __init__(
-        self, cluster: Cluster, last: LastBodies, core: Core, view: memoryview, settings: ConsumerSettings,
+        self, cluster: Cluster, last: LastBodies, tails: Tails, core: Core, view: memoryview, settings: ConsumerSettings,
         subscriptions: Mapping[str, SubscriptionData], may_commit: Callable[[MessageQueue], bool],
         now: Callable[[], float], refused: Callable[[int], None],
         run: Callable[[Coroutine[Any, Any, None], Pull], None], failed: Callable[[BaseException, Pull], None],
@@ -134,6 +135,7 @@ class Pulls:
         `run` makes a task of what has to wait; an unexpected error of it, or one given to `failed`, fails the action."""
         self._cluster = cluster
         self._last = last
+        self._tails = tails
         self._core = core
         self._view = view
         self._settings = settings
@@ -165,13 +167,18 @@ class Pulls:
         """An operator has said where they go on."""
         for mq in queues:
             self._last.passed(mq)
+            self._tails.passed(mq)
+
+    def connection_lost(self, address: str) -> None:
+        """Who answers there next may not have what we had from there."""
+        self._tails.connection_lost(address)
 
     def pull(self, action: Pull) -> None:
         """Send one pull; it is answered by `Pulled` or `NoAnswer`."""
         mq = action.mq
         address = self._cluster.broker_address(mq.broker_name, self._wanted(mq), only_this=False)
         waiter = PullWaiter(self._core, self._view, action, self._came)
-        if address is not None and mq.topic in self._subscriptions:
+        if address is not None and mq.topic in self._subscriptions and not self._tails.in_doubt(mq, address):
             self._waiting.add(waiter)
             try:
                 sent = self._cluster.remoting.ask(
@@ -239,7 +246,11 @@ class Pulls:
             if result.code == ResponseCode.PULL_OFFSET_MOVED:
                 self._run(self._moved(action, result), action)
             else:
-                self._core.handle(ev.Pulled(action.handle, result), self._now())
+                self._give(action, result)
+
+    def _give(self, action: Pull, result: PullResult) -> None:
+        self._core.handle(ev.Pulled(action.handle, result), self._now())
+        self._tails.note(action.mq, action.offset, result.newest)
 
     async def _pull(self, action: Pull, sink: BodySink) -> None:
         """As `pull`, with all that may have to be waited for."""
@@ -247,6 +258,13 @@ class Pulls:
             address = await self._cluster.address_of(action.mq, self._wanted(action.mq), only_this=False)
             if action.mq.topic not in self._subscriptions:
                 raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
+            if self._tails.in_doubt(action.mq, address):
+                back_to = await self._tails.replaced_from(action.mq, address, action.offset)
+                if back_to is not None:
+                    log.warning("queue_tail_replaced", **place_keys(action.mq, action.offset), first_other=back_to)
+                    self._give(action, PullResult(ResponseCode.PULL_OFFSET_MOVED, back_to))
+                    self._acted()
+                    return
             response = await self._cluster.remoting.request(
                 address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
@@ -263,20 +281,24 @@ class Pulls:
     async def _moved(self, action: Pull, result: PullResult) -> None:
         """Give the answer to the core; where it moves the offset, find out first where to go on. Where that look-up fails the
         queue is pulled again: at the broker's own word alone, all of a topic that was made again would be passed over."""
-        known: ev.Event = ev.Pulled(action.handle, result)
         try:
             if result.code == ResponseCode.PULL_OFFSET_MOVED and result.next_offset >= 0:
                 result.next_offset = await self._last.corrected(
                     action.mq, action.offset, result.next_offset, result.end_offset
                 )
+                if action.offset <= result.end_offset:
+                    self._tails.passed(action.mq)
+                else:
+                    self._tails.corrected(action.mq, result.next_offset)
         except RocketcrewError as error:
             log.warning("search_offset_failed", **queue_keys(action.mq), error=str(error))
-            known = ev.NoAnswer(action.handle, result.slot)
+            self._core.handle(ev.NoAnswer(action.handle, result.slot), self._now())
         except BaseException:
             if result.slot is not None:
                 self._core.state.release(result.slot)
             raise
-        self._core.handle(known, self._now())
+        else:
+            self._give(action, result)
         self._acted()
 
     def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
@@ -352,3 +374,4 @@ class Pulls:
             for mq in known.keys() - ours:
                 del known[mq]
         self._last.keep(ours)
+        self._tails.keep(ours)

@@ -15,7 +15,8 @@ Offsets of such a queue begin anew (or go back), and ours would pass messages th
 
 A topic that was deleted and refilled beyond our offset between two looks at the routes is not noticed, as in Java; nor is one
 whose member was down meanwhile, where its broker kept the group's offsets (4.9 does at a deletion, 5.x forgets them). Its
-first messages are passed. `rocketcrew reconcile` names them, by the store times of what the table has (spark/reconciling.py).
+first messages are passed, unless its broker was out of reach meanwhile (tails.py). `rocketcrew reconcile` names them, by the
+store times of what the table has (spark/reconciling.py).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from rocketcrew.supervisor.core.slab import UNIT_BYTES
 from rocketcrew.supervisor.member.pulls import Pulls
 from rocketcrew.supervisor.member.recreated import LastBodies
 from rocketcrew.supervisor.member.send_back import SendBacks
+from rocketcrew.supervisor.member.tails import Tails
 
 from .conftest import TOPIC, record
 
@@ -99,7 +100,7 @@ async def play(bench: Bench) -> None:
         answered: asyncio.Queue[None] = asyncio.Queue()
         running: set[asyncio.Task[None]] = set()
         pulls = Pulls(
-            cluster, LastBodies(operations), bench.core, memoryview(bench.view), settings,
+            cluster, LastBodies(operations), Tails(operations, "g"), bench.core, memoryview(bench.view), settings,
             {TOPIC: SubscriptionData.of(TOPIC, "*", 1)}, lambda _: False, lambda: bench.now, lambda _code: None,
             lambda work, _action: running.add(asyncio.ensure_future(work)), lambda error, _action: pytest.fail(str(error)),
             lambda: answered.put_nowait(None),

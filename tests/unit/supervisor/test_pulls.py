@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -23,10 +23,13 @@ from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.names import MASTER_ID
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
-from rocketcrew.supervisor.member.pulls import Pulls
+from rocketcrew.supervisor.core.process_queue import Move
+from rocketcrew.supervisor.core.states import QueueState
+from rocketcrew.supervisor.member.pulls import BodySink, Pulls
 from rocketcrew.supervisor.member.recreated import CLOCKS_APART_MS, LastBodies
+from rocketcrew.supervisor.member.tails import Tails
 
-from .conftest import TOPIC
+from .conftest import TOPIC, record
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -62,7 +65,7 @@ class Brokers:
     def look_again(self, topic: str) -> None:
         self.looked_for.append(topic)
 
-    def ask(self, address: str, command: Command, waiter: Waiter, **_: Any) -> bool:
+    def ask(self, address: str, command: Command, waiter: Waiter, *, body_sink: BodySink, **_: Any) -> bool:
         if not self.connected:
             return False
         self.sent_at_once += 1
@@ -71,15 +74,23 @@ class Brokers:
         if isinstance(answer, Exception):
             waiter.set_exception(answer)
         else:
+            receive(answer, body_sink)
             waiter.set_result(answer)
         return True
 
-    async def request(self, address: str, command: Command, **_: Any) -> Command:
+    async def request(self, address: str, command: Command, *, body_sink: BodySink, **_: Any) -> Command:
         self.asked.append((address, PullRequest.from_fields(command.fields)))
         answer = self.answers.pop(0)
         if isinstance(answer, Exception):
             raise answer
+        receive(answer, body_sink)
         return answer
+
+
+def receive(answer: Command, sink: BodySink) -> None:
+    view = sink(answer, len(answer.body)) if answer.body else None
+    if view is not None:
+        view[:] = answer.body
 
 
 class Looks:
@@ -89,11 +100,17 @@ class Looks:
         self.times_ms: list[int] = []
         self.refuses: RocketcrewError | None = None
 
-    async def search_offset(self, _mq: MessageQueue, stored_ms: int) -> int:
+    async def search_offset(self, _mq: MessageQueue, stored_ms: int, **_: object) -> int:
         self.times_ms.append(stored_ms)
         if self.refuses is not None:
             raise self.refuses
         return 0
+
+    async def pull(self, _address: str, header: PullRequest, **_: object) -> Command:
+        """Every message is of a moment ago."""
+        if self.refuses is not None:
+            raise self.refuses
+        return found([header.queue_offset], int(time.time() * 1000))
 
 
 class Scene:
@@ -112,8 +129,9 @@ class Scene:
         settings = load({"consumer.group": "g", "consumer.topics": TOPIC}, {}, None).consumer
         self.acts = 0
         self.looks = Looks()
+        looks = cast("Operations", self.looks)
         self.pulls = Pulls(
-            cluster, LastBodies(cast("Operations", self.looks)), bench.core, memoryview(bench.view), settings,
+            cluster, LastBodies(looks), Tails(looks, "g"), bench.core, memoryview(bench.view), settings,
             self.subscriptions, lambda _: known, lambda: bench.now, lambda _code: None,
             self.run, self.failed, self.acted,
         )  # fmt: skip
@@ -124,6 +142,10 @@ class Scene:
         self.brokers.answers.append(answer)
         asyncio.run(self.play())
         return self.brokers.asked[-1]
+
+    def pull_nothing(self) -> None:
+        """The next pull, which is not sent."""
+        asyncio.run(self.play())
 
     async def play(self) -> None:
         """Until the pull is answered."""
@@ -154,6 +176,13 @@ def scene_with(bench: Bench, request: pytest.FixtureRequest) -> SceneWith:
         return Scene(bench, addresses, known, request.param)
 
     return make
+
+
+def found(offsets: Sequence[int], stored_ms: int) -> Command:
+    """An answer with these records."""
+    body = b"".join(record(offset, stored_ms=stored_ms) for offset in offsets)
+    header = PullResponse(0, offsets[-1] + 1, 0, offsets[-1] + 100)
+    return Command(ResponseCode.SUCCESS, header.to_fields(), body=body)
 
 
 def nothing_new(suggest: int = 0, next_offset: int = 5) -> Command:
@@ -387,6 +416,31 @@ def test_where_that_look_up_fails_the_broker_is_asked_again(bench: Bench, scene_
     bench.pass_ms(1_000)
     scene.pull(moved)
     assert bench.one(act.Commit).offset == 0
+
+
+def test_a_queue_whose_end_another_broker_has_replaced_goes_on_before_it(
+    bench: Bench, scene_with: SceneWith
+) -> None:  # fmt: skip
+    """A failover to a replica that lagged, filled past our offset since: nothing in its answer to our pull would say so."""
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.brokers.addresses = {0: "another"}
+    scene.looks.refuses = UnreachableError("another", "just starting")
+    scene.pull_nothing()
+    bench.pass_ms(1_000)
+    scene.looks.refuses = None
+    scene.pull_nothing()
+    assert bench.pq(1).state is QueueState.DRAINING
+    assert bench.core.state.pulled[1].move == Move(0, lost_to=0)
+    assert [address for address, _ in scene.brokers.asked] == ["master"]
+
+
+def test_the_broker_s_own_word_ends_the_search_for_what_was_replaced(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.pulls.reset([bench.queue(0)])
+    scene.brokers.addresses = {0: "another"}
+    assert scene.pull(nothing_new(next_offset=8))[0] == "another"
 
 
 def test_an_operators_reset_backwards_is_where_he_said(bench: Bench, scene_with: SceneWith) -> None:
