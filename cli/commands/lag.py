@@ -36,6 +36,10 @@ from ..unread_queues import cure, unread_retries, unread_words
 from ..watch import QueueLag
 from ..wording import UnknownNameError, unknown_topic, with_hint
 
+BEYOND = (
+    "COMMITTED is beyond MAX: {}. A slave that lags answers for its master, or a failover has cost the broker the end of"
+    " these queues: what it gets up to there is no lag, and members that run look for it (docs/delivery.md)"
+)
 CLEAR: Final = "\x1b[H\x1b[2J"
 TRY_EVERY_S: Final = 0.5
 KNOWN_AFTER_TRIES: Final = 60
@@ -283,8 +287,14 @@ def notes(found: Sequence[QueueLag], *, broadcasting: bool = False) -> list[str]
     """What is to be said below the queues."""
     if broadcasting:
         return [OWN_OFFSETS]
-    unread = [one for one in found if one.unread]
-    return [f"{unread_words(unread)}. {cure([one.mq for one in unread])} gives them readers"] if unread else []
+    said: list[str] = []
+    if unread := [one for one in found if one.unread]:
+        said.append(f"{unread_words(unread)}. {cure([one.mq for one in unread])} gives them readers")
+    if beyond := [one for one in found if (one.committed or 0) > one.end]:
+        said.append(
+            BEYOND.format(", ".join(f"{one.mq.topic} {one.mq.broker_name} {one.mq.queue_id}" for one in beyond))
+        )
+    return said
 
 
 async def queue_lags(

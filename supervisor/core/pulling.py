@@ -222,31 +222,37 @@ class Pulling:
             q.drops += 1
             self._stand_in_line(q, now)
             return
-        q.drops, pq = 0, q.pq
+        q.drops = 0
         if result.end_offset >= 0:
             q.end_offset, q.end_told_at = max(q.end_offset, result.end_offset), now
-        if result.code in ANSWERED:
-            q.refused_code = -1
         if result.code == ResponseCode.SUCCESS and result.slot is not None:
             self._found(q, result, result.slot, now)
             return
         if result.slot is not None:
             self.s.release(result.slot)  # a refusal with a body, which no broker sends: nobody wants it
         if result.code in ANSWERED:
-            if result.code == ResponseCode.PULL_NOT_FOUND:
-                # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle
-                # queues must not sit on bytes that busy ones wait for.
-                q.last_body_bytes = 0
-            if pq.next_offset < result.next_offset:
-                self._note_passed_over(q, result, [], [], now)
-            pq.ledger.pass_over(pq.next_offset, result.next_offset)
-            pq.next_offset = max(pq.next_offset, result.next_offset)
-            self._again(q, now)
+            self._found_nothing(q, result, now)
         else:
             self._refused(q, result, now)
 
-    def _found(self, q: PulledQueue, result: PullResult, slot: Slot, now: float) -> None:
+    def _found_nothing(self, q: PulledQueue, result: PullResult, now: float) -> None:
         pq = q.pq
+        if result.code == ResponseCode.PULL_NOT_FOUND:
+            # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle queues
+            # must not sit on bytes that busy ones wait for.
+            q.last_body_bytes = 0
+        if pq.next_offset < result.next_offset:
+            self._note_passed_over(q, result, [], [], now)
+        pq.ledger.pass_over(pq.next_offset, result.next_offset)
+        pq.next_offset = max(pq.next_offset, result.next_offset)
+        if 0 <= result.end_offset < pq.next_offset:
+            self._wait_for_end(q, result, now)
+        else:
+            q.refused_code = -1
+            self._again(q, now)
+
+    def _found(self, q: PulledQueue, result: PullResult, slot: Slot, now: float) -> None:
+        pq, q.refused_code = q.pq, -1
         try:
             positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
             if offsets and offsets[-1] >= result.next_offset:
@@ -348,6 +354,15 @@ class Pulling:
                 then(now)
 
         self.s.at(due, again)
+
+    def _wait_for_end(self, q: PulledQueue, result: PullResult, now: float) -> None:
+        """A slave that lags has nothing at our offset yet, and answers at once: without a pause it would be asked some
+        thousand times a second. Logged once, as a refusal is, until it has got there."""
+        level, delay_ms = "debug" if q.refused_code == result.code else "warning", self.s.config.pull_delay_on_error_ms
+        q.refused_code, q.refusals = result.code, 0
+        self.s.log(level, "pull_beyond_end", **place_keys(q.pq.mq, q.pq.next_offset), end=result.end_offset,
+                   retry_in_ms=delay_ms)  # fmt: skip
+        self._later(q, now + delay_ms / 1000)
 
     def _refused(self, q: PulledQueue, result: PullResult, now: float) -> None:
         config, pq = self.s.config, q.pq

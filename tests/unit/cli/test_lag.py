@@ -12,6 +12,7 @@ from rocketcrew.cli.commands.lag import (
     as_json_row,
     for_people,
     lag,
+    notes,
     once_known,
     table,
     waits_for,
@@ -101,6 +102,13 @@ def test_a_queue_as_json_and_above_its_end() -> None:
     row = as_json_row(QueueLag(MessageQueue("orders", "a", 1), 5, 9))
     assert row == {"topic": "orders", "broker": "a", "queue_id": 1, "max": 5, "committed": 9, "lag": 0}
     assert QueueLag(MessageQueue("orders", "a", 1), 5, None, 3).lag == 2
+
+
+def test_a_group_that_is_beyond_the_end_is_said() -> None:
+    queues = [QueueLag(MessageQueue("orders", "a", n), 5, committed) for n, committed in enumerate((None, 5, 6))]
+    (said,) = notes(queues)
+    assert said.startswith("COMMITTED is beyond MAX: orders a 2. ")
+    assert notes(queues[:2]) == []
 
 
 class Group:

@@ -38,6 +38,26 @@ def test_an_answer_without_messages_moves_on_and_pulls_at_once(bench: Bench, cod
     assert bench.one(act.Pull).offset == 9
 
 
+def test_a_slave_whose_queue_ends_before_our_offset_is_asked_once_a_second_and_that_is_logged_once(
+    bench: Bench,
+) -> None:
+    """It answers at once, with our own offset: it was asked some thousand times a second."""
+    (handle,) = bench.open(0, offset=100)
+    behind = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, 100, end_offset=90)
+    logs: list[act.Log] = []
+    for _ in range(100):
+        for pull in bench.take(act.Pull):
+            assert pull.offset == 100
+            bench.core.handle(ev.Pulled(handle, behind), bench.now)
+        logs += bench.take(act.Log)
+        bench.pass_ms(100)
+    assert bench.counters.pulls == 11
+    assert [log.level for log in logs if log.event == "pull_beyond_end"] == ["warning", *["debug"] * 9]
+    bench.one(act.Pull)
+    bench.core.handle(ev.Pulled(handle, PullResult(ResponseCode.PULL_NOT_FOUND, 100, end_offset=100)), bench.now)
+    assert bench.one(act.Pull).offset == 100, "the broker holds that one"
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
 def test_a_broker_that_does_not_know_the_subscription_gets_a_heartbeat(bench: Bench, code: int) -> None:
     (handle,) = bench.open(0)
