@@ -300,8 +300,8 @@ def _opening(segment: SegmentFacts, key: QueueKey, top: Top, known: _Known) -> O
 def _unclear(key: QueueKey, why: str) -> str:
     return (
         f"records of {key.topic} {key.broker} {key.queue_id} in it are other ones than the table has with their offsets, and"
-        f" of no epoch: {why}. Was the topic made again, and more than once, or the clock of its broker set back? To keep"
-        " these rows, load the file into another table"
+        f" of no epoch: {why}. Was the topic made again, and more than once, the end of the queue lost in a failover, or the"
+        " clock of its broker set back? To keep these rows, load the file into another table"
     )
 
 

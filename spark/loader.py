@@ -391,13 +391,15 @@ class Loader:
         return detail_after(before if above else NO_DETAIL, state.loaded, state.holes, (one.outcomes for one in told))
 
     def _open_epoch(self, opening: Opening) -> None:
-        key, ends, top, _ = opening
+        key, ends, _, _ = opening
         queue = f"{key.topic} {key.broker} {key.queue_id}"
         if not self._epoch_on_recreated:
             raise LoaderError(
                 f"the queue {queue} of group {key.group} begins anew: offset {ends.first_offset} was loaded already, and now"
-                f" comes with a message stored later than all that was loaded (up to offset {top.offset}). Was its topic made"
-                " again? Set spark.on_recreated = epoch to load it as a new epoch, or load it into another table"
+                " comes with another message, which was stored later. Either its topic was deleted and made again, or its"
+                " broker failed over to a replica that lagged, and lost the queue's end: then the table alone has the lost"
+                " messages, and these came in their place. In both cases set spark.on_recreated = epoch to load them as a new"
+                " epoch (column _epoch), or load them into another table"
             )
         self._log.warning("epoch_opened", topic=key.topic, broker=key.broker, queue_id=key.queue_id, group=key.group,
                           epoch=key.epoch, first_offset=ends.first_offset)  # fmt: skip
