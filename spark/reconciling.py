@@ -29,7 +29,8 @@ Unexplained is what none of these says:
     missing      the ledger says that its rows were loaded, and the table does not have them
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
                  are the records of a sealed segment that vanished before it was loaded, and those that came before the
-                 group's old offset into a topic that was made again (`made_again` says which of these are found)
+                 group's old offset into a topic that was made again, or in place of the end that a failover cost a queue
+                 (`made_again` says which of these are found)
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
 
@@ -104,6 +105,10 @@ COMPARED: Final = (0, 1, 10, 100, 1_000)
 """Which of the records with rows of a queue are compared with those of its broker, from the lowest on: a record that was
 dropped by compaction, or lies on a bad page, has some beside it that were too. The first that a broker gives decides, unless
 it is another one."""
+COMPARED_ABOVE: Final = (0, 10, 100, 1_000, 10_000)
+"""Which are compared besides, from the highest on, and the last before each pause that the ledger knows: a failover to a
+replica whose log ends earlier leaves the lowest, and has others from there up to where the group went on. So a queue is asked
+for a dozen records at most; where one is another one, its broker says which is the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,17 @@ class Others(NamedTuple):
 
     offsets: IntervalSet
     newer: bool
+    since_ms: int = 0
+    """When the first of them was stored at the earliest, where the table's own records lie below; 0: all are others."""
+
+
+class Search(NamedTuple):
+    """What a broker is asked: which of its records in `low..high` is the first that was stored after all that is loaded up to
+    `high`, whose own record is another one."""
+
+    low: int
+    high: int
+    since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +193,8 @@ class QueueReport:
     put their rows beside those of the others."""
     newer: bool = True
     """Of what was made again: as `Others` has it."""
+    since_ms: int = 0
+    """The same."""
     not_at_brokers: bool = False
     """Brokers were asked for this very queue, and none knows it."""
     known: bool = True
@@ -264,11 +282,13 @@ class Report:
         """The same, where brokers have other records of `found` than the table: of those that the loader tells apart, what is
         sealed waits. What supervisors say they have finished does not: that has no store times, so it may be the records of
         the topic before."""
-        others = OffsetSet.of((key, one.offsets) for key, one in found.items())
+        all_others = OffsetSet.of((key, one.offsets) for key, one in found.items())
         sealed = OffsetSet.of((key, one.offsets) for key, one in found.items() if one.newer) & table.waiting
-        told = self.as_told({Fate.WAITING: sealed, Fate.UNKNOWN: others - sealed})
+        told = self.as_told({Fate.WAITING: sealed, Fate.UNKNOWN: all_others - sealed})
         queues = (
-            replace(one, made_again=found[one.key].offsets, newer=found[one.key].newer) if one.key in found else one
+            replace(one, made_again=others.offsets, newer=others.newer, since_ms=others.since_ms)
+            if (others := found.get(one.key))
+            else one
             for one in told.queues
         )
         return replace(told, queues=tuple(queues))
@@ -336,15 +356,29 @@ def may_have_lost(one: TableFacts | Report, key: QueueKey) -> bool:
 def to_compare(report: Report) -> dict[QueueKey, tuple[int, ...]]:
     """Of each queue that the group has passed something of, a few records of which the table has rows and a broker may have a
     message (COMPARED), lowest first."""
+    return {key: tuple(_at_ranks(there, COMPARED)) for key, there in _comparable(report)}
+
+
+def to_compare_above(report: Report, tops: Mapping[QueueKey, Top]) -> dict[QueueKey, tuple[int, ...]]:
+    """The same from the highest on, and those before pauses (COMPARED_ABOVE), lowest first."""
     found: dict[QueueKey, tuple[int, ...]] = {}
+    for key, there in _comparable(report):
+        count = there.count()
+        from_top = _at_ranks(there, sorted(count - 1 - rank for rank in COMPARED_ABOVE if rank < count))
+        found[key] = tuple(
+            sorted({*from_top, *(cut.below for cut in tops.get(key, NO_TOP).cuts if cut.below in there)})
+        )
+    return found
+
+
+def _comparable(report: Report) -> Iterator[tuple[QueueKey, IntervalSet]]:
     for queue in report.queues:
         ends = queue.ends
         if ends is None or not ends.read or ends.committed is None or ends.committed <= ends.min:
             continue
         there = queue.fates.get(Fate.LOADED, IntervalSet()) & _span(ends)
         if there:
-            found[queue.key] = tuple(_at_ranks(there))
-    return found
+            yield queue.key, there
 
 
 def to_date(report: Report, tops: Mapping[QueueKey, Top]) -> dict[QueueKey, tuple[int, ...]]:
@@ -380,8 +414,8 @@ def passed_again(report: Report, table: TableFacts, stored_ms: Times) -> OffsetS
     return OffsetSet.of(found.items())
 
 
-def _at_ranks(offsets: IntervalSet) -> Iterator[int]:
-    before, ranks = 0, list(COMPARED)
+def _at_ranks(offsets: IntervalSet, wanted: Iterable[int]) -> Iterator[int]:
+    before, ranks = 0, list(wanted)
     for start, stop in offsets.pieces:
         while ranks and ranks[0] - before < stop - start:
             yield start + ranks.pop(0) - before
@@ -398,30 +432,85 @@ def _newer_than(top: Top, offset: int, stored_ms: int) -> Cut | None:
     return newer_than(top, Ends(offset, offset, stored_ms * US_PER_MS, stored_ms * US_PER_MS))
 
 
-def made_again(report: Report, tops: Mapping[QueueKey, Top], stored_ms: Times, own_us: Times) -> dict[QueueKey, Others]:
-    """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
-    of other records.
+class _Other(NamedTuple):
+    """One record of a queue of which its broker has another one than the table: all are others from there up to `below`.
+    `last_same` is the next lower one that was compared and is the same, -1 for none."""
 
-    `stored_ms`: when records that `to_compare` names were stored, by their brokers; `own_us`: the same by their rows in the
-    table. Two times are two records, whatever the clocks of brokers did. Where the rows cannot be read, a record is another
-    one if the ledger knows that all of the table was stored earlier up to its offset (cuts.py); that says how far it goes,
-    too. The first topic's records without rows prove nothing, nor does anything that the broker has deleted.
+    offset: int
+    below: int
+    newer: bool
+    last_same: int
+    own_ms: int
+    time_ms: int
+
+    @property
+    def searched(self) -> bool:
+        return self.last_same >= 0 and self.time_ms > self.own_ms
+
+
+def _others(top: Top, stored_ms: Mapping[int, int], own_us: Mapping[int, int]) -> Iterator[_Other]:
+    """Two times are two records, whatever the clocks of brokers did. Where the rows cannot be read, a record is another one
+    if the ledger knows that all of the table was stored earlier up to its offset (cuts.py); that says how far it goes, too.
+    """
+    last_same = -1
+    for offset, time_ms in sorted(stored_ms.items()):
+        cut = _newer_than(top, offset, time_ms)
+        same = is_same(time_ms, own_us.get(offset))
+        if same or (same is None and cut is None):
+            last_same = offset
+        else:
+            known_us = max(own_us.get(offset, 0), 0 if cut is None else cut.until_us)
+            below = max(offset + 1, 0 if cut is None else cut.below + 1)
+            yield _Other(offset, below, cut is not None, last_same, known_us // US_PER_MS, time_ms)
+
+
+def to_search(
+    report: Report, tops: Mapping[QueueKey, Top], stored_ms: Times, own_us: Times
+) -> dict[QueueKey, list[Search]]:
+    """Where brokers have other records above some that are the same: what they are asked, to know where these begin. Nothing
+    where a clock is behind."""
+    found: dict[QueueKey, list[Search]] = {}
+    for queue in report.queues:
+        key = queue.key
+        for one in _others(tops.get(key, NO_TOP), stored_ms.get(key, {}), own_us.get(key, {})):
+            searches = found.setdefault(key, [])
+            if one.searched and not (searches and searches[-1].low > one.last_same):
+                searches.append(Search(one.last_same + 1, one.offset, one.own_ms + 1))
+    return {key: searches for key, searches in found.items() if searches}
+
+
+def made_again(
+    report: Report,
+    tops: Mapping[QueueKey, Top],
+    stored_ms: Times,
+    own_us: Times,
+    begins: Mapping[QueueKey, Mapping[int, int]] | None = None,
+) -> dict[QueueKey, Others]:
+    """What brokers have of topics that were made again, where the group went on at its old offset: up to there, all rows are
+    of other records. And the same of queues whose end a failover has replaced.
+
+    `stored_ms`: when records that `to_compare` and `to_compare_above` name were stored, by their brokers; `own_us`: the same
+    by their rows in the table. `begins`: the answers to `to_search`, by `high`; without one only what was compared is known.
+    The first topic's records without rows prove nothing, nor does anything that the broker has deleted.
     """
     found: dict[QueueKey, Others] = {}
     for queue in report.queues:
-        key, ends, top = queue.key, queue.ends, tops.get(queue.key, NO_TOP)
+        key, ends = queue.key, queue.ends
         if ends is None or ends.committed is None:
             continue
-        below, newer = 0, False
-        for offset, time_ms in stored_ms.get(key, {}).items():
-            cut = _newer_than(top, offset, time_ms)
-            same = is_same(time_ms, own_us.get(key, {}).get(offset))
-            if same or (same is None and cut is None):
-                continue
-            below, newer = max(below, offset + 1, 0 if cut is None else cut.below + 1), newer or cut is not None
-        others = IntervalSet.of([(ends.min, min(below, ends.committed, ends.max))])
-        if others:
-            found[key] = Others(others, newer)
+        pieces: list[tuple[int, int]] = []
+        newer, since_ms, last_same, begin = False, OFFSET_MAX, -2, ends.min
+        for one in _others(tops.get(key, NO_TOP), stored_ms.get(key, {}), own_us.get(key, {})):
+            if one.last_same >= 0 and one.last_same != last_same:
+                begin = max(ends.min, (begins or {}).get(key, {}).get(one.offset, one.offset))
+            last_same = one.last_same
+            end = min(one.below, ends.committed, ends.max)
+            if begin < end:
+                pieces.append((begin, end))
+                newer |= one.newer
+                since_ms = min(since_ms, one.own_ms + 1 if one.searched else 0)
+        if pieces:
+            found[key] = Others(IntervalSet.of(pieces), newer, since_ms)
     return found
 
 

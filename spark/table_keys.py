@@ -67,6 +67,7 @@ pads: Any = pyarrow.dataset
 pq: Any = pyarrow.parquet
 
 _QUEUE = (GROUP, TOPIC, BROKER, QUEUE_ID)
+_PLACE = (*_QUEUE, OFFSET)
 
 Files = Callable[[], Sequence[Place]]
 """The data files of a table, once they are wanted."""
@@ -204,25 +205,30 @@ def store_times(table: Place, wanted: Mapping[QueueKey, Iterable[int]]) -> dict[
     found: dict[QueueKey, dict[int, int]] = {}
     if not places or not isinstance(table, Path):
         return found
-    wherever = sorted({offset for _, offset in places})
+    columns = [(*key[: len(_QUEUE)], offset) for key, offset in places]
+    asked = pa.table(dict(zip(_PLACE, zip(*columns, strict=True), strict=True)), schema=_plain(_PLACE))
     with _held(table):
         for file in _opened(table)[1]():
             with suppress(LoaderError, OSError, pa.ArrowException):
-                for key, offset, time_us in _times_in(file, wherever):
+                for key, offset, time_us in _times_in(file, asked):
                     if (key, offset) in places:
                         found.setdefault(key, {})[offset] = time_us
     return found
 
 
-def _times_in(file: Place, offsets: Sequence[int]) -> Iterator[tuple[QueueKey, int, int]]:
-    """Of the records of all queues with these offsets, which are in order. Row groups with none of them are not read."""
+def _times_in(file: Place, asked: Any) -> Iterator[tuple[QueueKey, int, int]]:
+    """Of the records in these places, in any epoch. Row groups with none of their offsets are not read."""
     there = pq.read_schema(str(file)).names
     check_ours(file, there)
     names = [name for name in (*_QUEUE, OFFSET, SEQ, STORE_TIME, EPOCH) if name in there]
     data = pads.dataset(str(file), schema=_plain(names), format="parquet")
-    at = pc.field(OFFSET)
-    here = (at >= offsets[0]) & (at <= offsets[-1]) & at.isin(offsets) & (pc.field(SEQ) == 0)
-    rows = data.to_table(filter=here, use_threads=False)
+    at, offsets = pc.field(OFFSET), pc.unique(asked.column(OFFSET))
+    ends = pc.min_max(offsets)
+    here = (at >= ends["min"]) & (at <= ends["max"]) & at.isin(offsets) & (pc.field(SEQ) == 0)
+    # Each queue has its own offsets, and those of all others: thousands of queues would be millions of rows.
+    rows = data.to_table(filter=here, use_threads=False).join(
+        asked, [*_PLACE], join_type="left semi", use_threads=False
+    )
     times = rows.column(STORE_TIME).cast(pa.int64()).to_pylist()
     for row, time_us in zip(rows.to_pylist(), times, strict=True):
         key = QueueKey(row[GROUP], row[TOPIC], row[BROKER], row[QUEUE_ID], row.get(EPOCH) or 0)

@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -26,7 +27,7 @@ from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, U
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from ...remoting.namespaces import unwrap
 from ...remoting.queues import MessageQueue
-from ...source.searching import store_times
+from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of, namespace_of
 from ..changing import changes
 from ..json_text import json_text
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from ...client.access import Access
     from ...durable.intervals import OffsetSet, QueueKey
     from ...spark.object_store import Place
-    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report, TableFacts, Times
+    from ...spark.reconciling import Fate, QueueEnds, QueueReport, Report, Search, TableFacts, Times
     from ..rerunning import Rerun
 
     Look = tuple[Report, TableFacts, list[str]]
@@ -245,7 +246,7 @@ def _with_made_again(access: Access, table: Place, report: Report, facts: TableF
     """The report with what brokers have of topics that were made again: in place of records that the table has, where the
     group went on at its old offset, and at their beginning, where it has passed that. Queues whose broker gives no record to
     compare are counted on stderr."""
-    from ...spark.reconciling import Fate, made_again, passed_again, to_compare, to_date
+    from ...spark.reconciling import Fate, made_again, passed_again, to_compare, to_compare_above, to_date, to_search
     from ...spark.table_keys import store_times as times_of_rows
 
     if begun := to_date(report, facts.tops):
@@ -255,17 +256,42 @@ def _with_made_again(access: Access, table: Place, report: Report, facts: TableF
     wanted = to_compare(report)
     if not wanted:
         return report
-    own_us = times_of_rows(table, wanted)
+    above = to_compare_above(report, facts.tops)
+    own_us = times_of_rows(table, {key: [*offsets, *above[key]] for key, offsets in wanted.items()})
     stored_ms = run_with_cluster(access, partial(stored, wanted=wanted, own_us=own_us))
-    found = made_again(report, facts.tops, stored_ms, own_us)
+    above = {key: tuple(sorted({*above[key]} - {*known})) for key, known in stored_ms.items()}
+    for key, more in run_with_cluster(access, partial(stored, wanted=above, own_us=own_us, each=True)).items():
+        stored_ms[key] |= more
+    begins: dict[QueueKey, dict[int, int]] = {}
+    if searches := to_search(report, facts.tops, stored_ms, own_us):
+        begins = run_with_cluster(access, partial(first_others, searches=searches))
+    found = made_again(report, facts.tops, stored_ms, own_us, begins)
     return report.with_made_again(found, facts) if found else report
 
 
+async def first_others(
+    cluster: Cluster, searches: Mapping[QueueKey, Iterable[Search]]
+) -> dict[QueueKey, dict[int, int]]:
+    """Where brokers' other records begin, by `high`; nothing of those that do not answer."""
+    operations = Operations(cluster)
+    found: dict[QueueKey, dict[int, int]] = {}
+    for key, wanted in searches.items():
+        mq = MessageQueue(key.topic, key.broker, key.queue_id)
+        times = partial(store_times, cluster, operations, key.group, mq)
+        for one in wanted:
+            with suppress(RocketcrewError):
+                near = await operations.search_offset(mq, one.since_ms)
+                at = await exact_offset(near, one.low, one.high, one.since_ms, times)
+                found.setdefault(key, {})[one.high] = at
+    return found
+
+
 async def stored(
-    cluster: Cluster, wanted: Mapping[QueueKey, Iterable[int]], own_us: Times
+    cluster: Cluster, wanted: Mapping[QueueKey, Iterable[int]], own_us: Times, *, each: bool = False
 ) -> dict[QueueKey, dict[int, int]]:
     """When brokers stored records of these, in ms since 1970: of each queue the first that its broker gives, and the next
-    ones as long as the table has them with another time (`own_us`). Of how many queues none is given is told on stderr."""
+    ones as long as the table has them with another time (`own_us`). Of how many queues none is given is told on stderr.
+    `each`: of all that is given, and nothing is told."""
     from ...spark.reconciling import is_same
 
     operations, turns = Operations(cluster), asyncio.Semaphore(QUESTIONS_MAX)
@@ -283,12 +309,12 @@ async def stored(
                 return
             if offset in times:
                 found.setdefault(key, {})[offset] = times[offset]
-                if is_same(times[offset], own_us.get(key, {}).get(offset)) is not False:
+                if not each and is_same(times[offset], own_us.get(key, {}).get(offset)) is not False:
                     return
 
     await asyncio.gather(*(look(key, offsets) for key, offsets in wanted.items()))
     unknown = len(wanted) - len(found)
-    if unknown:
+    if unknown and not each:
         why = in_words(refused[0]) if refused else "brokers do not give the records that the table has"
         whose = f"{counted(unknown, 'queue')} of {len(wanted)}"
         click.echo(f"whether topics were made again is not known of {whose}: {why}", err=True)
@@ -550,7 +576,7 @@ def as_lines(
                 f"  cannot be run again: {compact(one.gone)} (no broker has it now, or a later epoch has begun)"
             )
         if one.made_again:
-            lines.append(_made_again(one, reset))
+            lines.append(_made_again(one, report, reset))
         if one.not_at_brokers:
             lines.append(NOT_AT_BROKERS)
         if one.ends is not None and not one.ends.read and (Fate.WAITING in one.fates or one.gone):
@@ -594,19 +620,26 @@ def _not_read(queue: QueueReport, report: Report) -> str:
     return f"{NOT_READ}. Brokers put what fails there (the group's retryQueueNums): {cure(its)}"
 
 
-def _made_again(queue: QueueReport, reset: Reset) -> str:
+def _made_again(queue: QueueReport, report: Report, reset: Reset) -> str:
     from ...spark.gaps import compact
 
-    back = reset([queue.key.topic], "earliest", *["--reprocess"] * (not queue.newer))
+    topic = queue.key.topic
+    since_ms = min(one.since_ms for one in report.queues if one.key.topic == topic and one.made_again)
+    where = str(since_ms) if since_ms else "earliest"
+    back = reset([topic], where, *["--reprocess"] * (not queue.newer))
     bring = f"stop the group's members, run `{back}` and start them again"
     if queue.newer:
         what = f"spark.on_recreated = epoch loads what waits; to have what is unknown too, {bring} with that setting"
     else:
         what = f"Their store times look older, so the loader cannot tell them: to have them, {bring}"
     when = "later than" if queue.newer else "at other times than"
+    begins_with_own = queue.ends is not None and queue.made_again.pieces[0][0] > queue.ends.min
+    name, why = "made again", "the topic was deleted and made again"
+    if begins_with_own:
+        name, why = "replaced", "a failover to a replica that lagged has replaced the end of the queue"
     return (
-        f"  made again: the broker stored its {compact(queue.made_again)}, at least, {when} what the table has of these"
-        f" offsets, so the topic was deleted and made again. {what}"
+        f"  {name}: the broker stored its {compact(queue.made_again)}, at least, {when} what the table has of these"
+        f" offsets, so {why}. {what}"
     )
 
 

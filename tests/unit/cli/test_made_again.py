@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
 from rocketcrew.broker.server import EmbeddedBroker
-from rocketcrew.cli.commands.reconcile import stored
+from rocketcrew.cli.commands.reconcile import first_others, stored
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
@@ -21,6 +23,7 @@ from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.searching import store_times
+from rocketcrew.spark.reconciling import Search
 
 TOPIC = "orders"
 MQ = MessageQueue(TOPIC, "embedded", 0)
@@ -83,6 +86,27 @@ def test_it_looks_on_until_a_broker_gives_a_record_that_is_the_table_s(
 
     asyncio.run(run())
     assert pulled == asked
+
+
+def test_all_that_is_asked_for_is_looked_at_where_it_is_wanted_and_the_first_other_one_is_found() -> None:
+    clock_ms = count(time.time_ns() // 1_000_000)
+
+    async def run() -> None:
+        embedded = EmbeddedBroker(clock_ms=lambda: next(clock_ms))
+        async with embedded as broker, open_cluster(broker.name_server) as cluster:
+            admin, producer = Admin(cluster), Producer(cluster, "senders")
+            await admin.create_topic(broker.address, TOPIC_CONFIG)
+            for _ in range(4):
+                await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+            times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
+            table = {KEY: {at: time_ms * 1000 for at, time_ms in times.items()}}
+            assert await stored(cluster, {KEY: (0, 2, 3, 7)}, table, each=True) == {
+                KEY: {n: times[n] for n in (0, 2, 3)}
+            }
+            searches = {KEY: [Search(1, 3, times[1] + 1)], KEY._replace(topic="gone"): [Search(0, 3, 1)]}
+            assert await first_others(cluster, searches) == {KEY: {3: 2}}
+
+    asyncio.run(run())
 
 
 def test_a_queue_that_may_not_be_read_is_told_and_leaves_the_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -135,6 +135,22 @@ def test_a_topic_made_again_that_the_loader_cannot_tell_needs_a_new_epoch() -> N
     assert "stop the group's members, run `rocketcrew reset -t orders --to earliest --reprocess` and start them" in line
 
 
+def test_an_end_that_a_failover_has_replaced_is_brought_from_where_it_begins() -> None:
+    """In another queue of the topic a little earlier: one command is for the topic."""
+    replaced = IntervalSet.of([(5, 9)])
+    fates = {Fate.LOADED: IntervalSet.of([(0, 5), (9, 20)]), Fate.UNKNOWN: replaced}
+    queues = [
+        QueueReport(ORDERS._replace(queue_id=n), QueueEnds(0, 20, 20), fates, made_again=replaced, since_ms=since_ms)
+        for n, since_ms in enumerate((1_700_000_000_500, 1_700_000_000_400))
+    ]
+    said = [line for line in as_lines(Report(tuple(queues), None), []) if line.startswith("  replaced: ")]
+    assert len(said) == 2
+    for line in said:
+        assert "the broker stored its 5-8, at least, later than" in line
+        assert "a failover to a replica that lagged has replaced the end of the queue" in line
+        assert "`rocketcrew reset -t orders --to 1700000000400`" in line
+
+
 @pytest.mark.parametrize("newer", [True, False])
 def test_the_command_that_is_printed_is_one_that_can_be_run(tmp_path: Path, newer: bool) -> None:
     """With all that this one knew: a namespace, a table, several folders of segments, a data_dir of its own."""

@@ -16,18 +16,23 @@ from segment_helpers import EPOCH
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, Outcomes
-from rocketcrew.spark.cuts import NO_TOP, top_with
+from rocketcrew.spark.cuts import CUTS_MAX, NO_TOP, top_with
 from rocketcrew.spark.plan import Ends, Top
 from rocketcrew.spark.reconciling import (
+    COMPARED,
+    COMPARED_ABOVE,
     Fate,
     QueueEnds,
     Report,
+    Search,
     TableFacts,
     made_again,
     passed_again,
     reconcile,
     to_compare,
+    to_compare_above,
     to_date,
+    to_search,
 )
 from rocketcrew.spark.staging import Staging
 from rocketcrew.spark.table_keys import store_times, table_facts
@@ -267,3 +272,58 @@ def test_what_is_compared_are_a_few_low_ones_of_what_has_rows() -> None:
     unread = QueueEnds(7, 21, 9, read=False)
     for nothing in (QueueEnds(7, 21, 7), QueueEnds(7, 21, None), QueueEnds(2_000, 3_000, 3_000), unread):
         assert to_compare(reconcile(facts, {QUEUE: nothing})) == {}
+
+
+def tail_replaced(
+    cut: int, went_on_at: int, end: int, new_ms: int, known: Top, *, readable: bool = True
+) -> tuple[Report, list[Search]]:
+    """Of a queue whose first broker had `went_on_at` records, a second apart, all of which gave rows. Another one has those
+    up to `cut`, and from there on its own from `new_ms` on; the group went on with it at its old offset."""
+    loaded = OffsetSet({QUEUE: IntervalSet.of([(0, end)])})
+    facts = TableFacts(loaded, OffsetSet(), loaded, Outcomes(), tops={QUEUE: known})
+    report = reconcile(facts, {QUEUE: QueueEnds(0, end, end)})
+    wanted = sorted({*to_compare(report)[QUEUE], *to_compare_above(report, facts.tops)[QUEUE]})
+    assert len(wanted) <= len(COMPARED) + len(COMPARED_ABOVE) + CUTS_MAX
+    theirs = [1_000 * at if at < cut else new_ms + 1_000 * (at - cut) for at in range(end)]
+    stored_ms = {QUEUE: {at: theirs[at] for at in wanted}}
+    ours = {at: 1_000_000 * at if at < went_on_at else 1_000 * theirs[at] for at in wanted}
+    own_us = {QUEUE: ours} if readable else {}
+    searches = to_search(report, facts.tops, stored_ms, own_us).get(QUEUE, [])
+    begins = {
+        one.high: next(at for at in range(one.low, one.high + 1) if theirs[at] >= one.since_ms) for one in searches
+    }
+    found = made_again(report, facts.tops, stored_ms, own_us, {QUEUE: begins})
+    return report.with_made_again(found, facts) if found else report, searches
+
+
+LATER_MS = 10_000_000
+PAUSE = top_with(top_with(NO_TOP, Ends(0, 4_999, 0, 4_999_000_000)), Ends(5_000, 6_999, 12_000_000_000, 14_000_000_000))
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_what_a_failover_put_in_place_of_a_queue_s_end_is_named_to_the_offset(readable: bool) -> None:
+    """A member that was down: nobody asked the new broker for the last record that was had. The lowest rows are the same."""
+    report, searches = tail_replaced(4_321, 5_000, 7_000, LATER_MS, PAUSE, readable=readable)
+    assert fates(report) == {"loaded": ((0, 4_321), (5_000, 7_000)), "unknown": ((4_321, 5_000),)}
+    assert len(searches) == 1
+    (queue,) = report.queues
+    assert (queue.newer, queue.since_ms) == (True, 4_999_001)
+    assert not report.fine
+
+
+def test_it_is_named_too_where_the_ledger_knows_no_pause_but_not_as_far() -> None:
+    """Of what is compared from the top, one lies in what was replaced."""
+    report, _ = tail_replaced(4_321, 6_500, 7_000, LATER_MS, NO_TOP)
+    assert fates(report)["unknown"] == ((4_321, 6_000),)
+    assert [queue.newer for queue in report.queues] == [False]
+
+
+def test_of_a_clock_that_is_behind_only_what_was_compared_is_named() -> None:
+    report, searches = tail_replaced(4_321, 7_000, 7_000, -LATER_MS, NO_TOP)
+    assert searches == []
+    assert fates(report)["unknown"] == ((5_999, 7_000),)
+    assert [queue.since_ms for queue in report.queues] == [0]
+
+
+def test_a_queue_that_has_lost_nothing_is_fine() -> None:
+    assert tail_replaced(5_000, 5_000, 7_000, LATER_MS, PAUSE)[0].fine
