@@ -1,4 +1,4 @@
-"""Where the log of a Delta table is, how its entries are named, and whether its columns are as in the files."""
+"""Where the log of a Delta table is, how its entries are named, and what it says of the table's columns and properties."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, overload
 
+from ..conf.columns import Column, quoted
 from ..conf.delta_names import COLUMN_MAPPING, NOT_MAPPED
 from ..conf.formats import not_for_delta
 from ..remoting.errors import UsageError
@@ -15,6 +16,12 @@ from .object_store import ObjectPath, Place
 
 LOG_DIR: Final = "_delta_log"
 PHYSICAL_NAME: Final = "delta.columnMapping.physicalName"
+TRANSACTIONS_KEPT: Final = "delta.setTransactionRetentionDuration"
+"""The property by which a table forgets transactions that are older, as if they had never been."""
+KEPT_FOR_LONG: Final = "interval 5200 weeks"
+"""What it may be: delta-rs (1.6) can set a property, and take none away."""
+_SPARK_TYPES: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
+"""Types that the log writes in another way than Spark SQL (conf/columns.py)."""
 
 
 def is_delta(table: Place) -> bool:
@@ -54,6 +61,33 @@ def actions_of(entry: bytes) -> list[dict[str, Any]]:
     """The actions of an entry of the log, one a line. Lines end in bytes: a text has more ends, such as U+2028, that JSON may
     have within its values. Raises ValueError."""
     return [json.loads(line) for line in entry.splitlines()]
+
+
+def refuse_forgetting(table: Place, log: Any) -> None:
+    """Raise UsageError for a table whose log, by delta-rs's snapshot, forgets which batches it has."""
+    kept = log.metadata().configuration.get(TRANSACTIONS_KEPT, KEPT_FOR_LONG)
+    if kept != KEPT_FOR_LONG:
+        raise UsageError(
+            f"the Delta table {table} has {TRANSACTIONS_KEPT} = {kept}, after which its log forgets which batches are loaded:"
+            f" ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{TRANSACTIONS_KEPT}') in Spark, or"
+            f" alter.set_table_properties({{'{TRANSACTIONS_KEPT}': '{KEPT_FOR_LONG}'}}) of the deltalake package's DeltaTable"
+        )
+
+
+def columns_of_log(log: Any) -> list[Column]:
+    """The columns that the table has by delta-rs's snapshot."""
+    fields: list[dict[str, Any]] = json.loads(log.schema().to_json())["fields"]
+    return [Column(str(field["name"]), _spark_type(field["type"])) for field in fields]
+
+
+def _spark_type(kind: Any) -> str:
+    if isinstance(kind, str):
+        return _SPARK_TYPES.get(kind, kind)
+    if kind["type"] == "array":
+        return f"array<{_spark_type(kind['elementType'])}>"
+    if kind["type"] == "map":
+        return f"map<{_spark_type(kind['keyType'])},{_spark_type(kind['valueType'])}>"
+    return "struct<" + ",".join(f"{quoted(one['name'])}:{_spark_type(one['type'])}" for one in kind["fields"]) + ">"
 
 
 def mapped_columns(log: Any) -> list[str]:

@@ -74,6 +74,7 @@ from .progress import COMMITTING, WRITING, Progress
 from .reports import BatchReport, Dropped, Elsewhere, Totals, Waiting
 from .segments import read_times, readable_offsets
 from .staging import ReadyFile, Staging, inspect
+from .status import is_another
 from .targets.target import TableState, Target
 
 POINTS = ("planned", "staged", "job_done", "noted", "renamed", "done_marked", "left", "deleting", "finished")
@@ -141,6 +142,8 @@ class Loader:
         self._started = False
         self._early = Early()
         self._known_batch = 0
+        self.table = ""
+        """The id of the table, as TableState has it, as far as it is known."""
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
         self._races_lost = 0
@@ -148,13 +151,13 @@ class Loader:
         self._dropped = Dropped(self.totals, self._log)
         self._elsewhere = Elsewhere(self.totals, self._log)
 
-    def recover(self, known_batch: int = 0) -> None:
+    def recover(self, known_batch: int = 0, known_table: str = "") -> None:
         """Finish or take up what an earlier process left. Call once, before the first step; the folder is locked.
 
-        `known_batch`: the batch that the table is known to have reached. Raises LoaderError when it has fewer: it was
-        deleted or swapped under us, and going on would hide which records are missing.
+        `known_batch`: the batch that the table is known to have reached, `known_table`: its id. Raises LoaderError when it
+        has fewer or is another one: it was deleted or swapped under us, and going on would hide which records are missing.
         """
-        self._known_batch = known_batch
+        self._known_batch, self.table = known_batch, known_table
         self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()
@@ -177,7 +180,12 @@ class Loader:
                 f"the table had reached batch {self._known_batch}, and is now at {state.batch}: it was removed, replaced or"
                 f" taken back. {self._table_replaced}"
             )
-        self._known_batch = state.batch
+        if is_another(self.table, state.table):
+            raise LoaderError(
+                f"the table had reached batch {self._known_batch}, and there is another one in its place, at batch"
+                f" {state.batch}: it was removed or replaced. {self._table_replaced}"
+            )
+        self._known_batch, self.table = state.batch, state.table or self.table
         return state
 
     def _recover_plan(self, plan: Plan, state: TableState) -> None:
@@ -411,8 +419,8 @@ class Loader:
     def _fit_columns(
         self, state: TableState, segments: Iterable[SegmentFacts]
     ) -> tuple[tuple[Column, ...], list[SegmentFacts]]:
-        """The table's columns with those that the segments bring; segments that don't fit are set aside."""
-        columns = state.columns
+        """Our columns of the table with those that the segments bring; segments that don't fit are set aside."""
+        columns = (*state.columns, *state.others)
         fitting: list[SegmentFacts] = []
         for segment in segments:
             try:
@@ -421,11 +429,15 @@ class Loader:
                 self._set_aside(segment.name, f"does not fit the table: {error}")
                 continue
             fitting.append(segment)
-        return columns, fitting
+        brought = {column.name for segment in fitting for column in segment.columns}
+        # The others are not ours to write: a null would be there instead of a default, or of what the table generates.
+        left = {column.name for column in state.others} - brought
+        return tuple(column for column in columns if column.name not in left), fitting
 
     def columns(self) -> tuple[Column, ...]:
         """Those of the table, none where there is none yet."""
-        return self._state().columns
+        state = self._state()
+        return *state.columns, *state.others
 
     def misfits(self, columns: tuple[Column, ...]) -> tuple[dict[str, str], tuple[Column, ...]]:
         """Sealed segments that a table of `columns` can't take, each with the reason: what `step` would set aside. And the
@@ -482,6 +494,8 @@ class Loader:
             self._after_full_disk(plan)
             return None
         self._races_lost, self._known_batch = 0, plan.batch
+        if plan.batch == 1:  # before, there was none that had an id
+            self.table = self._target.state().table
         self.topics = frozenset(key.topic for key in accounts.loaded.queues)
         self._bytes_max = min(self._plan_bounds.bytes_max, 2 * self._bytes_max)
         self._on_point("renamed")

@@ -30,6 +30,7 @@ class LoaderStatus:
     """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
+    `table`: the id of that table (TableState); empty: not known.
     `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
     `topics`: those of the table, as of the last batch that this folder loaded; `topics_lost`: those of which batches may be
     lost. None: it can be any.
@@ -49,6 +50,7 @@ class LoaderStatus:
     updated_ms: int = 0
     restarts: int = 0
     batch_id: int = 0
+    table: str = ""
     batches_total: int = 0
     batches_lost: int = 0
     topics: list[str] | None = None
@@ -96,15 +98,17 @@ class StatusFile:
             self.status.batches_lost, self.status.topics_lost = before.batches_lost, before.topics_lost
             if before.target == self.status.target:
                 self.status.batch_id, self.status.topics = before.batch_id, before.topics
+                self.status.table = before.table
                 self.status.batches_total = before.batches_total
                 self.status.rows_total = before.rows_total
                 if self.status.commit_buckets.keys() == before.commit_buckets.keys():
                     self.status.commit_buckets = before.commit_buckets
                     self.status.commit_seconds_total = before.commit_seconds_total
 
-    def take_on(self, batch: int, lost: int, topics: list[str] | None) -> None:
+    def take_on(self, batch: int, lost: int, topics: list[str] | None, table: str = "") -> None:
         """Go on with a table that is at `batch`, though it was further by so many, which may be of these topics."""
         status = self.status
+        status.table = table
         status.topics_lost = topics_of([topics, *([status.topics_lost] if status.batches_lost else [])])
         status.batch_id, status.batches_total = batch, 0
         status.batches_lost += lost
@@ -115,10 +119,21 @@ class StatusFile:
         write_atomically(self._path, json.dumps(asdict(self.status), indent=1) + "\n", durable=False)
 
 
-def batches_made(statuses: Iterable[LoaderStatus]) -> int:
+def is_another(known: str, table: str) -> bool:
+    """Whether these are the ids of two tables; one that is not known tells nothing."""
+    return "" not in (known, table) and known != table
+
+
+def batches_made(statuses: Iterable[LoaderStatus], batch: int, table: str) -> int:
     """How many batches a table has had at least, by what its loaders say: each has counted its own, and they have no number
-    in common."""
+    in common. It is at `batch` now; those of one that was at the place of `table` before are beside these."""
     told = list(statuses)
+    before = [one for one in told if is_another(one.table, table)]
+    made = _made([one for one in told if not is_another(one.table, table)])
+    return max(made, batch) + _made(before) if before else made
+
+
+def _made(told: list[LoaderStatus]) -> int:
     return max([sum(one.batches_total for one in told), *(one.batch_id for one in told)], default=0)
 
 

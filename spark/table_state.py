@@ -7,13 +7,15 @@ Delta log under the name that the commit carries, or in a ledger of its own.
 from __future__ import annotations
 
 import json
+import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from ..conf.columns import Column
+from ..conf.columns import BATCH_COLUMN, Column, folded
 from ..conf.segment_format import OUTCOMES_DIR
 from ..durable.files import make_folders, write_atomically
 from ..durable.intervals import IntervalSet, OffsetSet, QueueKey
@@ -35,9 +37,10 @@ _SINGLE = re.compile(r"(\d+)-(?!\d+\.(?:\d+|forgotten)\.json\.gz)(.+)\.json\.gz"
 
 
 def write_state(
-    path: Place, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = ()
-) -> None:
-    """Write what the table is after `plan`, whole or not at all. Raises OSError, LoaderError."""
+    path: Place, plan: Plan, accounts: Accounts, rows: int, *, durable: bool, partition_by: Sequence[str] = (),
+    table: str = "",
+) -> None:  # fmt: skip
+    """Write what the table is after `plan`, whole or not at all; `table` as in TableState. Raises OSError, LoaderError."""
     names, queues = _queues_to_json(accounts)
     state = {
         "version": STATE_VERSION,
@@ -49,6 +52,7 @@ def write_state(
         "names": names,
         "queues": queues,
         **({"partition_by": list(partition_by)} if partition_by else {}),
+        **({"table": table} if table else {}),
     }
     text = json.dumps(state, separators=(",", ":")) + "\n"
     if isinstance(path, Path):
@@ -72,12 +76,32 @@ def read_state(path: Place) -> TableState:
             tops=accounts.tops,
             partition_by=tuple(map(str, data.get("partition_by", ()))),
             holes=accounts.holes,
+            table=str(data.get("table", "")),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise LoaderError(
             f"{path} can't be used ({type(error).__name__}: {error}), so it is unknown what is in the table. Restore the"
             f" file, or move {path.parent} away if it was not made by rocketcrew"
         ) from None
+
+
+def as_in_table(state: TableState, table: str, found: Iterable[Column]) -> TableState:
+    """The state with the table's own id and the types that its columns have now, which others may have changed; a column
+    that they dropped comes back with the next batch."""
+    there = {folded(column.name): column for column in found if column.name != BATCH_COLUMN}
+    columns = tuple(there.pop(folded(column.name), column) for column in state.columns)
+    return replace(state, table=table, columns=columns, others=tuple(there.values()))
+
+
+def look(path: Place) -> tuple[int, int] | None:
+    """What a file looks like from outside, so that another one in its place is noticed; None: there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    if isinstance(found, os.stat_result):
+        return found.st_ino, found.st_mtime_ns
+    return found.st_size, int(found.st_mtime * 1000)
 
 
 def _queues_to_json(accounts: Accounts) -> tuple[list[str], list[list[object]]]:
@@ -174,14 +198,16 @@ def write_outcomes(folder: Place, plan: Plan, told: BatchOutcomes) -> None:
     write_whole(outcomes_path(folder, plan), told.pack())
 
 
-def write_before_commit(path: Place, plan: Plan, accounts: Accounts, told: BatchOutcomes, table: Place) -> None:
+def write_before_commit(
+    path: Place, plan: Plan, accounts: Accounts, told: BatchOutcomes, table: Place, table_id: str = ""
+) -> None:
     """Keep the outcomes, and in `path` beside them the state, before the commit that makes both count. Raises UsageError
     where the `table`'s folder can't be written, OSError where its disk is full, and LoaderError."""
     try:
         if isinstance(path, Path):
             make_folders(path.parent)
         write_outcomes(path.parent, plan, told)
-        write_state(path, plan, accounts, told.rows or 0, durable=True)
+        write_state(path, plan, accounts, told.rows or 0, durable=True, table=table_id)
     except OSError as error:
         raise unusable(f"the table folder {table} can't be written", error) from None
 

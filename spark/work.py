@@ -36,11 +36,22 @@ from .progress import STAGING
 from .registration import Registrar, registrar_of
 from .reports import BatchReport
 from .staging import Staging
-from .status import FAILED, LOADING, STARTING, STOPPED, WAITING, StatusFile, batches_made, read_status, topics_of
+from .status import (
+    FAILED,
+    LOADING,
+    STARTING,
+    STOPPED,
+    WAITING,
+    StatusFile,
+    batches_made,
+    is_another,
+    read_status,
+    topics_of,
+)
 from .targets.delta import DeltaTarget
 from .targets.making import make_loader, make_target
 from .targets.parquet import ParquetTarget
-from .targets.target import Target, Writer
+from .targets.target import TableState, Target, Writer
 
 STATUS_INTERVAL_S = 1.0
 """Between two writings of loader.json while nothing happens."""
@@ -183,10 +194,10 @@ class Work:
                 for staging, status in zip(stagings, self._statuses, strict=True)
             ]
             if config.table_replaced:
-                self._take_on(target.state().batch)
+                self._take_on(target.state())
             for loader, status in desks:
                 self._turn_to(loader, status)
-                loader.recover(status.status.batch_id)
+                loader.recover(status.status.batch_id, status.status.table)
             if not config.quarantine:
                 refuse_misfits([loader for loader, _ in desks], config)
             self._register(target)
@@ -208,17 +219,19 @@ class Work:
         lost = status.status.batches_lost > 0
         return make_loader(self._config, staging, target, threads, self._at_point, batches_lost=lost)
 
-    def _take_on(self, batch: int) -> None:
-        """Go on with the table as it is, at `batch`, where our folders' loaders have made more."""
-        lost = batches_made(one.status for one in self._statuses) - batch
+    def _take_on(self, state: TableState) -> None:
+        """Go on with the table as it is, where our folders' loaders have made more batches, or those of another one."""
+        batch = state.batch
+        lost = batches_made((one.status for one in self._statuses), batch, state.table) - batch
         if lost <= 0:
             return
         topics = topics_of(one.status.topics for one in self._statuses if one.status.batch_id)
         for status in self._statuses:
             one = status.status
-            if one.batches_lost and (one.batch_id, one.batches_total) == (batch, 0):
+            known = not is_another(one.table, state.table)
+            if known and one.batches_lost and (one.batch_id, one.batches_total) == (batch, 0):
                 continue  # noted by a run that was killed before it had come to the others
-            status.take_on(batch, lost, topics)
+            status.take_on(batch, lost, topics, state.table)
             status.write(wall_ms())
         self._log.warning("table_replaced", batch=batch, batches_lost=lost, remedy=RUN_AGAIN)
 
@@ -317,6 +330,7 @@ class Work:
         with self._telling:
             status = self._status.status
             status.batch_id, status.topics = report.batch, topics_of([loader.topics])
+            status.table = loader.table
             status.batches_total += 1
             status.rows_total += report.rows
             status.committed(report.commit_s)

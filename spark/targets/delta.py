@@ -7,7 +7,9 @@
 The state file is written and fsynced before the commit, under a name that only this plan has, so the commit decides in one
 step both what is in the table and which state file says so. Delta refuses or skips a second commit with the same number,
 whoever makes it; afterwards the log is asked who has it, and the other one plans again. State files of batches that are
-two back are deleted. On a disk of this host, what the commit wrote is synced before anything depends on it (delta_disk.py).
+two back are deleted. The state also has Delta's own id of the table: where a table is gone, Spark makes a new one in silence,
+and another one may have come into its place. On a disk of this host, what the commit wrote is synced before anything depends
+on it (delta_disk.py).
 
 Where spark.vacuum is on, a loader vacuums, behind a commit and a day apart: files of rows that are in no version any more, or
 never were, are deleted a week later, or later still if the table's own delta.deletedFileRetentionDuration says so, so slow
@@ -41,7 +43,7 @@ import pyarrow
 import pyarrow.dataset
 
 from ...client.logs import get_logger
-from ...conf.columns import BATCH_COLUMN, Column, check_partition_columns, plain_schema
+from ...conf.columns import BATCH_COLUMN, Column, check_partition_columns, misfits, plain_schema
 from ...conf.delta_names import NEW_TABLES_MAPPING, NOT_MAPPED, maps_names, refused_by_delta
 from ...conf.segment_format import OUTCOMES_DIR
 from ...durable.files import CALLS, FileCalls, spark_path
@@ -51,7 +53,14 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
-from ..delta_log import check_path, column_mapping, entry_of
+from ..delta_log import (
+    TRANSACTIONS_KEPT,
+    check_path,
+    column_mapping,
+    columns_of_log,
+    entry_of,
+    refuse_forgetting,
+)
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
 from ..errors import CONSUME_AGAIN, BatchTakenError, LoaderError, remedy
@@ -60,12 +69,15 @@ from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
 from ..plan import Plan
 from ..spark_writer import SparkWriter, numbered, partitioned
+from ..status import is_another
 from ..table_columns import refuse_strangers, tried_batches
 from ..table_lock import only_merge
 from ..table_state import (
+    as_in_table,
     check_partitions,
     delete_old_states,
     ledger_outcomes,
+    look,
     outcomes_path,
     read_state,
     tried_outcomes,
@@ -125,6 +137,8 @@ class DeltaTarget:
         self._snapshot: Any = None
         self._opened_at = 0
         """The version with which the snapshot was opened."""
+        self._seen: tuple[int, tuple[int, int] | None] = (0, None)
+        """The newest version that was read, and what its entry looked like."""
         self._restores = Restores(path)
         self._staged: Staged | None = None
 
@@ -135,7 +149,11 @@ class DeltaTarget:
             return TableState(0, "", OffsetSet(), ())
         if self._partition_by is not None:
             check_partitions(self.path, self._partition_by, self._snapshot.metadata().partition_columns)
-        return read_state(self._state_path(batch, self._winner(batch)))
+            refuse_forgetting(self.path, self._snapshot)
+        state = read_state(self._state_path(batch, self._winner(batch)))
+        if is_another(state.table, self._table_id()):
+            raise _replaced(self.path, batch)
+        return as_in_table(state, self._table_id(), columns_of_log(self._snapshot))
 
     def _refresh(self) -> int:
         """Read the log anew; the number of our last commit, 0 when there is none."""
@@ -148,7 +166,10 @@ class DeltaTarget:
                 if self._snapshot is None:  # none yet, or removed under us
                     return 0
                 self._opened_at = int(self._snapshot.version())
-            return int(self._snapshot.transaction_version(APP_ID) or 0)
+                self._seen = self._look(self._opened_at)
+            if (version := int(self._snapshot.version())) != self._seen[0]:
+                self._seen = self._look(version)
+            return int(self._snapshot.transaction_version(APP_ID) or 0) or self._remembered()
         except library.exceptions.DeltaError as error:
             more = explain_torn_log(self.path) if isinstance(self.path, Path) else ""
             raise LoaderError(f"the log of {self.path} can't be read: {error}. The segments stay{more}") from None
@@ -169,7 +190,30 @@ class DeltaTarget:
             return False
         version = int(self._snapshot.version())
         same_stretch = version // CHECKPOINT_COMMITS == self._opened_at // CHECKPOINT_COMMITS
-        return same_stretch and entry_of(self.path, version).exists()
+        # A table that was made again may be further than this one was, and have an entry of that number too.
+        return same_stretch and self._seen[1] is not None and self._seen == self._look(self._seen[0])
+
+    def _look(self, version: int) -> tuple[int, tuple[int, int] | None]:
+        return version, look(entry_of(self.path, version))
+
+    def _remembered(self) -> int:
+        """The number of our last commit where the log has no transaction of ours: of a table that others have told to forget
+        them (TRANSACTIONS_KEPT) it is the last whose plan the log names. 0: there is none. Raises LoaderError."""
+        tried = {plan: batch for batch in tried_batches(self.path) for plan in self._tried(batch)}
+        found = self._in_log(tried) if tried else None
+        if found is not None:
+            return tried[found]
+        if tried and not entry_of(self.path, 0).exists():
+            raise LoaderError(
+                f"the log of {self.path} has neither a transaction of {APP_ID} any more nor the commits that it was noted"
+                f" with, so it is unknown what is in the table: Delta forgets them where {TRANSACTIONS_KEPT} is set. Load"
+                f" into a new table (spark.target), {CONSUME_AGAIN}"
+            )
+        return 0
+
+    def _table_id(self) -> str:
+        """Of the table that was read last; empty: there is none."""
+        return "" if self._snapshot is None else str(self._snapshot.metadata().id)
 
     def _own(self) -> int:
         """The number of our last commit; 0 where there is none, and nothing of others in the folder. Raises UsageError."""
@@ -286,10 +330,9 @@ class DeltaTarget:
         staged, self._staged = self._staged, None
         if staged is None:
             raise RuntimeError("write() comes before commit()")
-        if self._refresh() >= plan.batch:
-            raise _taken(self.path, plan)
-        path = self._state_path(plan.batch, plan.id)
-        write_before_commit(path, plan, accounts, told, self.path)
+        self._refuse_other(plan, self._refresh())
+        table, path = self._table_id(), self._state_path(plan.batch, plan.id)
+        write_before_commit(path, plan, accounts, told, self.path, table)
         # A table of another format may have come into the folder since the plan was made; one that comes now meets our state
         # (Parquet), or our log's first entry: an Iceberg table may still be made before that is there.
         if plan.batch == 1 and self._own():
@@ -302,6 +345,8 @@ class DeltaTarget:
             # Whatever it says: when the number is somebody else's now, that is why. And when it is ours, the commit was made
             # all the same: its answer was lost on the way, and a second try found the first one there.
             newest = self._refresh()
+            if newest < plan.batch - 1:
+                raise _replaced(self.path, plan.batch) from None
             if newest < plan.batch or (not isinstance(path, ObjectPath) and self._is_ours(plan, newest)):
                 raise
             if not self._is_ours(plan, newest):
@@ -309,11 +354,23 @@ class DeltaTarget:
         newest = self._refresh()
         if newest < plan.batch:
             raise LoaderError(f"{self.path}: the commit of batch {plan.batch} ended well, but is not in the log")
+        if is_another(table, self._table_id()):  # Spark makes a new one where none is
+            raise _replaced(self.path, plan.batch)
         if not self._is_ours(plan, newest):
             raise _taken(self.path, plan)
         self._tell_of_restores()
         self._sync()
         self._tidy(plan)
+
+    def _refuse_other(self, plan: Plan, newest: int) -> None:
+        """Raise BatchTakenError unless the table, at `newest`, is what the plan was made on: it may be gone, or a copy of
+        before or another one may be in its place."""
+        if newest >= plan.batch:
+            raise _taken(self.path, plan)
+        if newest < plan.batch - 1 or not plan.follows(newest, self._winner(newest) if newest else ""):
+            raise BatchTakenError(f"{self.path} is not the table any more that batch {plan.batch} was planned for")
+        if wrong := misfits([] if self._snapshot is None else columns_of_log(self._snapshot), plan.columns):
+            raise BatchTakenError(f"others have changed columns of {self.path}: {'; '.join(wrong)}")
 
     def _tell_of_restores(self) -> None:
         if self._snapshot is not None:
@@ -444,6 +501,14 @@ class DeltaTarget:
 
 def _taken(path: Place, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"batch {plan.batch} of {path} was committed by another loader")
+
+
+def _replaced(path: Place, batch: int) -> LoaderError:
+    return LoaderError(
+        f"{path} is not the table any more that batch {batch} was made for: it was removed or replaced, and what is there now"
+        " lacks rows of earlier batches. The segments stay: put the table back; or move the folder away, and start again to"
+        " hear how to go on without it"
+    )
 
 
 def delta_rs() -> Any:

@@ -28,6 +28,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -175,7 +176,9 @@ class IcebergTarget:
         batch = batch_of(table)
         with asked(self._spec), suppress(PermissionError):  # of somebody who only reads
             self._sync_catalog()
-        return read_state(self._state_path(batch, plan_of(table))) if batch else TableState(0, "", OffsetSet(), ())
+        if not batch:
+            return TableState(0, "", OffsetSet(), ())
+        return replace(read_state(self._state_path(batch, plan_of(table))), table=str(table.metadata.table_uuid))
 
     def table(self) -> Any:
         """pyiceberg's table as it is now; None when there is none. Raises LoaderError, UsageError for another one's."""

@@ -19,7 +19,6 @@ this host (local disks, NFS with one client, HDFS through a mount), hdfs_folder.
 from __future__ import annotations
 
 import math
-import os
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
@@ -37,7 +36,7 @@ from ..object_store import STATE_DIR, Place
 from ..outcome_levels import FAN, OutcomeLevels, Part
 from ..plan import Plan
 from ..table_columns import refuse_strangers, tried_batches
-from ..table_state import check_partitions, read_state, write_state
+from ..table_state import check_partitions, look, read_state, write_state
 from .target import TableState, Writer
 
 STATE_FILE = "_loaded.json"
@@ -118,6 +117,8 @@ class ParquetTarget:
         self._identity: object = None
         self._read: tuple[tuple[int, tuple[int, int] | None], TableState] | None = None
         self._keep_outcomes_s = keep_outcomes_s
+        self._table = ""
+        """Of the state that was read last."""
         self._output: Place | None = None
         """Where the plan that was written last waits for its commit."""
 
@@ -128,14 +129,15 @@ class ParquetTarget:
             return TableState(0, "", OffsetSet(), ())
         state = self._read_state(batch)
         check_partitions(self.path, self._partition_by, state.partition_by)
+        self._table = state.table
         return state
 
     def _read_state(self, batch: int) -> TableState:
         """The state file of the batch; one that was read before is not parsed again, for it never changes."""
         path = batch_folder(self.path, batch) / STATE_FILE
-        look = _look(path)
-        if look is None or self._read is None or self._read[0] != (batch, look):
-            self._read = ((batch, look), read_state(path))
+        seen = look(path)
+        if seen is None or self._read is None or self._read[0] != (batch, seen):
+            self._read = ((batch, seen), read_state(path))
         return self._read[1]
 
     def _own(self) -> int:
@@ -227,19 +229,29 @@ class ParquetTarget:
         output, self._output = self._output, None
         assert output is not None, "write() comes before commit()"
         with self._unlocked_when_failed(plan):
-            write_state(
-                output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by
-            )
-            (output / OUTCOMES_FILE).write_bytes(told.pack())
-            self._folder.make_durable(output)
-            if plan.batch == 1:
-                self._look_again(plan)
             try:
-                self._folder.publish(output, batch_folder(self.path, plan.batch))
+                self._publish(output, plan, accounts, told)
             except FileExistsError:
                 raise _taken(self.path, plan) from None
+            except FileNotFoundError:
+                if self._is_next(plan):
+                    raise
+                raise BatchTakenError(
+                    f"{self.path} was removed or replaced while batch {plan.batch} was written"
+                ) from None
             self._tidy(plan)
         self._folder.release(plan)
+
+    def _publish(self, output: Place, plan: Plan, accounts: Accounts, told: BatchOutcomes) -> None:
+        write_state(
+            output / STATE_FILE, plan, accounts, told.rows or 0, durable=False, partition_by=self._partition_by,
+            table=plan.id if plan.batch == 1 else self._table,
+        )  # fmt: skip
+        (output / OUTCOMES_FILE).write_bytes(told.pack())
+        self._folder.make_durable(output)
+        if plan.batch == 1:
+            self._look_again(plan)
+        self._folder.publish(output, batch_folder(self.path, plan.batch))
 
     def _look_again(self, plan: Plan) -> None:
         """No table of another format may have come into the folder since the plan was made. A loader of one writes a state
@@ -278,17 +290,6 @@ class ParquetTarget:
 
 def _taken(table: Place, plan: Plan) -> BatchTakenError:
     return BatchTakenError(f"another loader has committed batch {plan.batch} of {table}")
-
-
-def _look(path: Place) -> tuple[int, int] | None:
-    """What a file looks like from outside, so that another one in its place is noticed."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    if isinstance(found, os.stat_result):
-        return found.st_ino, found.st_mtime_ns
-    return found.st_size, int(found.st_mtime * 1000)
 
 
 def batch_folder(table: AnyPlace, batch: int) -> AnyPlace:

@@ -46,6 +46,11 @@ class TableState:
     partition_by: tuple[str, ...] = ()
     holes: OffsetSet = field(default_factory=OffsetSet)
     """Per queue one interval: of offsets in it some may not be loaded although `loaded` has them (accounts.py)."""
+    table: str = ""
+    """What tells the table from another one that was made at its place: Delta's and Iceberg's own id, in a Parquet table the
+    id of its first plan. Empty: not known, as in Parquet tables of earlier versions."""
+    others: tuple[Column, ...] = ()
+    """What the table has beside `columns`, of which no batch of ours has brought any."""
 
     @property
     def epochs(self) -> dict[QueueKey, int]:

@@ -1,0 +1,289 @@
+"""A table that is removed, or has another one in its place, under loaders that live on or come again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from loader_world import World
+from test_table_replaced import as_said, compared, load
+
+from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.delta_log import KEPT_FOR_LONG, LOG_DIR, TRANSACTIONS_KEPT
+from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.loader import POINTS
+from rocketcrew.spark.object_store import STATE_DIR
+from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+
+KINDS = ("parquet", "deltalake", "iceberg")
+BEFORE_THE_COMMIT = POINTS[: POINTS.index("renamed")]
+delta_only = pytest.mark.parametrize("world", ["deltalake"], indirect=True)
+each_kind = pytest.mark.parametrize("world", KINDS, indirect=True)
+
+
+def drop(world: World) -> None:
+    if world.format == "iceberg":
+        world.target().table().catalog.drop_table("default.table")
+    shutil.rmtree(world.table)
+
+
+def offsets(world: World) -> list[int]:
+    return [row[3] for row in world.rows()]
+
+
+def refuses(world: World, point: str, act: Any) -> Path:
+    """A loader meets that at its third batch: its segment stays, and so it is with the next loader."""
+    path: Path = world.seal([world.helpers.Record(3)])
+
+    def meet(here: str) -> None:
+        if here == point:
+            act()
+
+    with pytest.raises(LoaderError):
+        world.drain(world.loader(on_point=meet, known_batch=2))
+    with pytest.raises(LoaderError, match="the table had reached batch 2"):
+        world.drain(world.loader(known_batch=2))
+    assert path.exists()
+    return path
+
+
+@each_kind
+@pytest.mark.parametrize("point", BEFORE_THE_COMMIT)
+def test_a_table_that_is_dropped_within_a_batch_is_not_made_anew(world: World, point: str) -> None:
+    world.load(1)
+    world.load(2)
+    refuses(world, point, lambda: drop(world))
+    assert world.target().state().batch == 0
+
+
+@pytest.mark.parametrize("world", ["parquet", "deltalake"], indirect=True)
+@pytest.mark.parametrize("point", BEFORE_THE_COMMIT)
+def test_an_old_copy_that_is_put_in_its_place_within_a_batch(world: World, tmp_path: Path, point: str) -> None:
+    world.load(1)
+    shutil.copytree(world.table, tmp_path / "backup")
+    world.load(2)
+
+    def put_back() -> None:
+        shutil.rmtree(world.table)
+        shutil.copytree(tmp_path / "backup", world.table)
+
+    refuses(world, point, put_back)
+    assert offsets(world) == [1]
+
+
+@delta_only
+def test_a_delta_table_that_goes_within_the_commit(world: World) -> None:
+    world.load(1)
+    world.load(2)
+
+    def append(*given: Any) -> None:
+        shutil.rmtree(world.table)
+        append_by_delta_rs(*given)
+
+    path = world.seal([world.helpers.Record(3)])
+    with pytest.raises(
+        LoaderError, match="not the table any more that batch 3 was made for: it was removed or replaced"
+    ):
+        world.drain(world.loader(target=DeltaTarget(world.table, append, lambda: None)))
+    assert path.exists()
+
+
+@delta_only
+def test_a_delta_table_that_spark_makes_anew_is_not_gone_on_with(world: World) -> None:
+    """Spark appends to a path: where the table has gone, that makes one."""
+    world.load(1)
+    world.load(2)
+
+    def append(path: Any, plan: Any, staged: Any, _: object, **options: Any) -> None:
+        shutil.rmtree(path / LOG_DIR)
+        append_by_delta_rs(path, plan, staged, None, **options)
+
+    path = world.seal([world.helpers.Record(3)])
+    with pytest.raises(
+        LoaderError, match="not the table any more that batch 3 was made for: it was removed or replaced"
+    ):
+        world.drain(world.loader(target=DeltaTarget(world.table, append, lambda: None)))
+    for known in (0, 2):  # nor does a loader of which nothing is known
+        with pytest.raises(
+            LoaderError, match="not the table any more that batch 3 was made for: it was removed or replaced"
+        ):
+            world.loader(known_batch=known)
+    assert path.exists()
+
+
+# ----------------------------------------------------------------------------------------------------- another table
+
+
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake", "iceberg"])
+def test_a_member_notices_that_another_one_has_made_the_table_anew(world: World, tmp_path: Path, format_: str) -> None:
+    """Though it has as many batches as the one before; and `reconcile` does, whosever folder it looks into."""
+    world.format = format_
+    for offset in (0, 1):
+        assert load(world, format_, offset) == ""
+    drop(world)
+    for offset in (2, 3):
+        assert load(world, format_, offset, at=1) == ""
+    assert compared(world, 4).batches == (2, 4)
+    error = load(world, format_, 4)
+    assert "the table had reached batch 2, and there is another one in its place, at batch 2" in error
+    as_said(world, tmp_path, error)
+    assert load(world, format_, 5) == ""
+    report = compared(world, 6)
+    assert (report.fine, report.batches_lost) == (False, 2)
+
+
+@each_kind
+def test_a_loader_notices_it_while_it_runs(world: World) -> None:
+    """The table that it knew is behind the new one: it does not go on from the end of its own."""
+    loader = world.loader()
+    for offset in (1, 2):
+        world.seal([world.helpers.Record(offset)])
+        world.drain(loader)
+    drop(world)
+    other = world.loader(at=1)
+    for offset in range(10, 15):
+        world.seal([world.helpers.Record(offset)], at=1)
+        world.drain(other)
+    world.seal([world.helpers.Record(3)])
+    with pytest.raises(LoaderError, match="another one in its place, at batch 5"):
+        world.drain(loader)
+    assert offsets(world) == [10, 11, 12, 13, 14]
+
+
+@each_kind
+def test_a_table_of_which_only_one_batch_was_made(world: World) -> None:
+    """The table has no id before it is there."""
+    loader = world.loader()
+    world.seal([world.helpers.Record(1)])
+    world.drain(loader)
+    assert loader.table
+    drop(world)
+    world.seal([world.helpers.Record(2)], at=1)
+    world.drain(world.loader(at=1))
+    with pytest.raises(LoaderError, match="another one in its place, at batch 1"):
+        world.loader().recover(1, loader.table)
+    world.loader().recover(1, "")  # as a version that noted none
+
+
+# ---------------------------------------------------------------------------------------------- forgotten transactions
+
+
+def age(world: World) -> None:
+    """The table's transactions are of last month, as Spark notes it, and its log keeps them for less."""
+    for entry in (world.table / LOG_DIR).glob("*.json"):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for action in actions:
+            if "txn" in action:
+                action["txn"]["lastUpdated"] = int(time.time() * 1000) - 31 * 86_400_000
+        entry.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    log = DeltaTable(str(world.table))
+    log.alter.set_table_properties({TRANSACTIONS_KEPT: "interval 30 days"})
+    assert log.transaction_version("rocketcrew") is None
+
+
+@delta_only
+def test_a_log_that_forgets_transactions_is_asked_for_the_plan(world: World) -> None:
+    world.load(1)
+    world.load(2)
+    age(world)
+    world.seal([world.helpers.Record(1), world.helpers.Record(2)], at=1)
+    (state, _) = world.target().state(), world.drain(world.loader(at=1))
+    assert (state.batch, offsets(world)) == (2, [1, 2])
+
+
+@delta_only
+def test_a_loader_refuses_a_log_that_forgets(world: World) -> None:
+    world.load(1)
+    age(world)
+    path = world.seal([world.helpers.Record(2)])
+    append = partial(append_by_delta_rs, partition_by=())
+    target = DeltaTarget(world.table, append, lambda: None, ())
+    with pytest.raises(UsageError, match=rf"has {TRANSACTIONS_KEPT} = interval 30 days.*UNSET TBLPROPERTIES"):
+        world.loader(target=target)
+    assert path.exists()
+    DeltaTable(str(world.table)).alter.set_table_properties({TRANSACTIONS_KEPT: KEPT_FOR_LONG})
+    world.drain(world.loader(target=target))
+    assert offsets(world) == [1, 2]
+
+
+@delta_only
+def test_a_log_that_names_no_plan_any_more_says_so(world: World) -> None:
+    for offset in (1, 2):
+        world.load(offset)
+    age(world)
+    log = DeltaTable(str(world.table))
+    log.create_checkpoint()
+    for version in range(log.version()):
+        (world.table / LOG_DIR / f"{version:020d}.json").unlink()
+    with pytest.raises(LoaderError, match=f"where {TRANSACTIONS_KEPT} is set"):
+        world.loader()
+    assert list((world.table / STATE_DIR).glob("2-*.json"))
+
+
+# -------------------------------------------------------------------------------------------- what others have changed
+
+VALUE = ("value", pa.string())
+
+
+def retyped(world: World, name: str, kind: Any) -> None:
+    table: Any = DeltaTable(str(world.table)).to_pyarrow_table()
+    at = table.schema.get_field_index(name)
+    changed = table.set_column(at, name, table.column(name).cast(kind))
+    write_deltalake(str(world.table), changed, mode="overwrite", schema_mode="overwrite")
+
+
+def load_n(world: World, offset: int, n: object, kind: Any) -> list[str]:
+    """The reasons of what was set aside."""
+    before = set((world.roots[0] / "bad").glob("*.json"))
+    world.seal([world.helpers.Record(offset, extra={"n": n})], columns=[VALUE, ("n", kind)])
+    world.drain(world.loader())
+    new = set((world.roots[0] / "bad").glob("*.json")) - before
+    return [json.loads(path.read_text())["reason"] for path in new]
+
+
+@delta_only
+@pytest.mark.parametrize("kind", [pa.float64(), pa.timestamp("us", "UTC"), pa.int32(), pa.string()])
+def test_columns_have_the_types_that_the_table_has_now(world: World, kind: Any) -> None:
+    assert load_n(world, 1, 1, pa.int64()) == []
+    retyped(world, "n", kind)
+    (reason,) = load_n(world, 2, 2**53 + 1, pa.int64())
+    assert "column 'n' is bigint here and" in reason
+    if kind == pa.string():
+        assert load_n(world, 3, "x", kind) == []
+    assert offsets(world) == ([1, 3] if kind == pa.string() else [1])
+
+
+@delta_only
+def test_a_column_that_others_made_wider_or_have_added(world: World) -> None:
+    assert load_n(world, 1, 1, pa.int32()) == []
+    retyped(world, "n", pa.int64())
+    table: Any = DeltaTable(str(world.table)).to_pyarrow_table()
+    added = table.append_column("extra", pa.array(["x"]))
+    write_deltalake(str(world.table), added, mode="overwrite", schema_mode="overwrite")
+    assert load_n(world, 2, 2, pa.int32()) == []
+    assert "extra" not in [name for name, _ in world.state()["columns"]]
+    world.seal([world.helpers.Record(3, extra={"extra": 3})], columns=[VALUE, ("extra", pa.int32())])
+    loader = world.loader()
+    assert list(loader.misfits(loader.columns())[0].values()) == ["column 'extra' is int here and string there"]
+    assert world.rows("_offset", "n", "extra") == [(1, 1, "x"), (2, 2, None)]
+
+
+@delta_only
+def test_a_column_that_changes_while_the_batch_is_written(world: World) -> None:
+    assert load_n(world, 1, 1, pa.int64()) == []
+
+    def change(here: str) -> None:
+        if here == "job_done":
+            retyped(world, "n", pa.float64())
+
+    world.seal([world.helpers.Record(2, extra={"n": 2**53 + 1})], columns=[VALUE, ("n", pa.int64())])
+    loader = world.loader(on_point=change)
+    world.drain(loader)
+    assert (loader.totals.quarantined, offsets(world)) == (1, [1])
