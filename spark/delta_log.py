@@ -20,6 +20,7 @@ TRANSACTIONS_KEPT: Final = "delta.setTransactionRetentionDuration"
 """The property by which a table forgets transactions that are older, as if they had never been."""
 KEPT_FOR_LONG: Final = "interval 5200 weeks"
 """What it may be: delta-rs (1.6) can set a property, and take none away."""
+_CHECK: Final = "delta.constraints."
 _SPARK_TYPES: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Types that the log writes in another way than Spark SQL (conf/columns.py)."""
 
@@ -72,6 +73,13 @@ def refuse_forgetting(table: Place, log: Any) -> None:
             f" ALTER TABLE delta.`{table}` UNSET TBLPROPERTIES ('{TRANSACTIONS_KEPT}') in Spark, or"
             f" alter.set_table_properties({{'{TRANSACTIONS_KEPT}': '{KEPT_FOR_LONG}'}}) of the deltalake package's DeltaTable"
         )
+
+
+def check_constraints(log: Any) -> list[str]:
+    """The table's CHECK constraints by delta-rs's snapshot, each as its name and what rows must be."""
+    properties: dict[str, str] = log.metadata().configuration
+    found = ((name.removeprefix(_CHECK), said) for name, said in properties.items() if name.startswith(_CHECK))
+    return [f"{name}: {said}" for name, said in sorted(found)]
 
 
 def columns_of_log(log: Any) -> list[Column]:

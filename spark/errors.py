@@ -40,6 +40,13 @@ class BadSegmentError(ValueError):
 _FULL = ("No space left on device", "Disk quota exceeded", "database or disk is full")
 """A full disk, or one of which this user may have no more, by those who pass no number on; SQLite has words of its own."""
 
+CHECK_REMEDY: Final = (
+    "Rows break a CHECK constraint of the table: have it dropped (ALTER TABLE ... DROP CONSTRAINT NAME in Spark,"
+    " alter.drop_constraint(NAME) of the deltalake package's DeltaTable), or load into another table"
+)
+_ROWS = ("Preview of invalid data:", " violated by row with values:")
+"""Behind these words delta-rs and Delta's Spark show rows: data of the user, which has no place in a log."""
+
 _REMEDIES = (
     (_FULL, "The disk is full: make room on it"),
     (
@@ -58,6 +65,7 @@ _REMEDIES = (
         ("Unsupported table features required",),
         "spark.format = delta, by which Spark writes the table, knows more of Delta's features",
     ),
+    (("failed validation check", "DELTA_VIOLATE_CONSTRAINT"), CHECK_REMEDY),
     (
         ("Mkdirs failed to create file:",),
         "Executors may not write there. Where they run as another user, spark.format = pyarrow writes the same table here",
@@ -73,6 +81,13 @@ _REMEDIES = (
 def remedy(said: str) -> str:
     """What to do about a failure that only its text tells of, as a sentence to be appended; "" when that is not known."""
     return next((f". {told}" for words, told in _REMEDIES if any(word in said for word in words)), "")
+
+
+def without_rows(said: str) -> str:
+    """What a failure says, without the rows that it shows."""
+    for mark in _ROWS:
+        said = said.partition(mark)[0]
+    return said.strip()
 
 
 def unusable(said: str, error: OSError) -> OSError | UsageError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ..conf.columns import BATCH_COLUMN, Column
 from ..conf.segment_format import MESSAGE_ID, OFFSET, ORIGIN_MESSAGE_ID
 from .connect import ConnectSession, endpoint, is_remote
-from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy
+from .errors import LoaderError, SparkDiedError, SparkStartError, StoppedError, remedy, without_rows
 from .java import Java, find_java
 from .object_store import Place, in_spark
 from .pulse import Deadline, Pulse
@@ -179,7 +179,7 @@ class SparkWriter:
             return StoppedError("the Spark job was cancelled, as the loader is to stop")
         if self.session is not None and self.session.ends_within(DYING_S):
             return SparkDiedError(self._death())
-        said = [line for line in str(error).splitlines() if line.strip()]
+        said = [line for line in without_rows(str(error)).splitlines() if line.strip()]
         return LoaderError(
             f"the Spark job failed: {' | '.join(said[:3])}{remedy(str(error))}."
             f" More in {self._settings.folder}/spark.log; the segments stay"

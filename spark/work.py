@@ -435,6 +435,11 @@ def explained(error: OSError, config: LoaderConfig) -> str:
     """What a failed system call means here, and what to do about it."""
     where = f" ({error.filename})" if error.filename else ""
     said = f"{error.strerror or error}{where}"
+    if gone := next((folder for folder in config.stagings if not (folder / READY_DIR).is_dir()), None):
+        return (
+            f"the staging folder {gone} is gone, with what was sealed in there: have its disk mounted again; if it was"
+            f" deleted, run the messages again whose rows the table lacks: {RUN_AGAIN}"
+        )
     if error.errno in NO_ROOM:
         return (
             f"{said}: make room on the disk of {config.staging} or {config.target}. The segments stay, nothing is lost"

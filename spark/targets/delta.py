@@ -55,6 +55,7 @@ from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
 from ..delta_log import (
     TRANSACTIONS_KEPT,
+    check_constraints,
     check_path,
     column_mapping,
     columns_of_log,
@@ -63,7 +64,7 @@ from ..delta_log import (
 )
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
 from ..delta_vacuum import unneeded
-from ..errors import CONSUME_AGAIN, BatchTakenError, LoaderError, remedy
+from ..errors import CHECK_REMEDY, CONSUME_AGAIN, BatchTakenError, LoaderError, remedy, without_rows
 from ..merging import MergeBounds
 from ..object_store import PROBE, STATE_DIR, ObjectPath, Place, short
 from ..outcome_levels import FAN, OutcomeLevels
@@ -611,7 +612,15 @@ def append_by_delta_rs(
     except library.exceptions.CommitFailedError as error:
         raise LoaderError(f"the commit to {path} was refused: {error}{remedy(str(error))}. The segments stay") from None
     except library.exceptions.DeltaError as error:
-        raise LoaderError(f"the commit to {path} failed: {error}{remedy(str(error))}. The segments stay") from None
+        said = without_rows(str(error)).rstrip(".")
+        checks = ", ".join(check_constraints(snapshot)) if CHECK_REMEDY in remedy(said) else ""
+        raise LoaderError(
+            f"the commit to {path} failed: {said}{checks and f' ({checks})'}{remedy(said)}. The segments stay"
+        ) from None
+    except Exception as error:
+        if type(error) is not Exception:  # delta-rs's own, as of a value that does not go into a column's type
+            raise
+        raise LoaderError(f"the commit to {path} failed: {without_rows(str(error))}. The segments stay") from None
 
 
 def _writing(library: Any, schema: Any, *, mapped: bool) -> Any:

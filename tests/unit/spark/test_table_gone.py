@@ -16,11 +16,14 @@ from loader_world import World
 from test_table_replaced import as_said, compared, load
 
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.spark.arrow_writer import NoWriter
+from rocketcrew.spark.config import LoaderConfig
 from rocketcrew.spark.delta_log import KEPT_FOR_LONG, LOG_DIR, TRANSACTIONS_KEPT
-from rocketcrew.spark.errors import LoaderError
+from rocketcrew.spark.errors import LoaderError, remedy, without_rows
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import STATE_DIR
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.work import Work
 
 KINDS = ("parquet", "deltalake", "iceberg")
 BEFORE_THE_COMMIT = POINTS[: POINTS.index("renamed")]
@@ -287,3 +290,38 @@ def test_a_column_that_changes_while_the_batch_is_written(world: World) -> None:
     loader = world.loader(on_point=change)
     world.drain(loader)
     assert (loader.totals.quarantined, offsets(world)) == (1, [1])
+
+
+@delta_only
+def test_a_check_of_the_table_is_named_and_no_row_is(world: World) -> None:
+    assert load_n(world, 1, 1, pa.int64()) == []
+    DeltaTable(str(world.table)).alter.add_constraint({"positive": "n > 0"})
+    path = world.seal([world.helpers.Record(2, extra={"n": -77_123})], columns=[VALUE, ("n", pa.int64())])
+    with pytest.raises(LoaderError, match=r"\(positive: n > 0\).*drop_constraint.*The segments stay") as refused:
+        world.drain(world.loader())
+    assert "77123" not in str(refused.value)
+    assert path.exists()
+
+
+def test_a_staging_folder_that_is_gone_is_named(world: World) -> None:
+    config = LoaderConfig(world.roots[0], world.table, format="pyarrow", follow=True)
+    world.load(1)
+    work = Work(config, Gone(world.roots[0]))
+    assert work.run() == 1
+    assert f"the staging folder {world.roots[0]} is gone" in work.error
+
+
+class Gone(NoWriter):
+    """A writer beside which the staging folder goes away."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def check(self) -> None:
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def test_what_spark_says_of_a_check_shows_no_row_either() -> None:
+    said = "[DELTA_VIOLATE_CONSTRAINT_WITH_VALUES] CHECK constraint pos (n > 0) violated by row with values:\n - n : -5"
+    assert without_rows(said).endswith("CHECK constraint pos (n > 0)")
+    assert "alter.drop_constraint" in remedy(said)
