@@ -2,8 +2,8 @@
 
 The supervisor describes a handler (`describe`), the worker loads it (`load`). An import string is not imported by the
 supervisor: no user code runs there. A function given as an object (a script, a notebook) travels by import path when
-its module can be imported in the worker, else by value, with the globals it refers to. dill is the tool for that, and
-too slow for anything that happens per message.
+its module can be imported in the worker, else by value, with the globals it refers to (shipment.py). dill is the tool
+for that, and too slow for anything that happens per message.
 
 The current directory counts as importable, as with gunicorn. Errors carry the user's own frames only (user_errors.py).
 """
@@ -13,15 +13,11 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
-import enum
 import importlib
 import inspect
-import io
 import os
-import pickle
 import pkgutil
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -29,13 +25,12 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, cast
 
-import dill
-
 from ..remoting.errors import UsageError
 from .api import Handler
 from .bodies import OWN_SIGNATURE, binds, layers, own_signature, plan_of, result_annotation, typed
 from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
+from .shipment import named, packed, unpacked
 from .user_errors import describe_error, user_traceback
 
 
@@ -97,117 +92,21 @@ def describe(target: object) -> HandlerSpec:
         for part in parts:
             part.body_plan = (plan_of(part),)
         with _without_names_of([part.function for part in parts]):
-            pickled = _pickled(parts)
-        return HandlerSpec(handler.name, pickled=pickled, subscriptions=handler.subscriptions, sends=handler.sends)
+            packet = packed(parts)
     except Exception as error:
         raise UsageError(
             f"handler {handler.name} cannot be shipped to a worker process ({type(error).__name__}: {error}"
             f"{_culprit(handler.function)}); make what it uses in its setup or in itself, or put it into a module and name it"
             " as package.module:function"
         ) from error
-
-
-class _Shipment(dill.Pickler):
-    """What dill would get wrong without a word, or with one that names nobody."""
-
-    def persistent_id(self, obj: Any) -> None:
-        """dill opens a file anew where it is unpickled, which empties one that is open for writing, once in each worker."""
-        is_file = isinstance(obj, (io.TextIOWrapper, io.BufferedIOBase, io.RawIOBase)) and not isinstance(
-            obj, io.BytesIO
+    for name, reader in packet.unbound.items():
+        warnings.warn(
+            f"handler {handler.name}: {reader} refers to {name!r}, which nothing defines. Workers get what is defined when"
+            " the handler is given; unless its setup defines this, each call that comes to it fails with a NameError",
+            RuntimeWarning,
+            stacklevel=5,  # who calls Crew or consume: a decorator and spec_of are between
         )
-        if is_file and obj not in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
-            name: object = getattr(cast("Any", obj), "name", None)
-            raise TypeError(f"an open file, {name!r}, would be opened again by each worker")
-
-    def reducer_override(self, obj: Any) -> Any:
-        """dill makes an RLock that is held by a thread 0, and so never free, and a Lock that is held where it was here; of an
-        enumeration a name that nobody has."""
-        for lock in (threading.RLock, threading.Lock):
-            if isinstance(obj, type(lock())):
-                return lock, ()
-        if type(obj) is enum.EnumMeta and not _is_known_by_name(obj):
-            return _enum_parts(obj)
-        if hasattr(obj, "__struct_config__") and isinstance(obj, type) and not _is_known_by_name(obj):
-            raise pickle.PicklingError(f"{obj!r} is a msgspec.Struct, which cannot be taken apart")
-        return NotImplemented
-
-    def save_global(self, obj: Any, name: str | None = None) -> None:
-        """A worker's main module is another one. (Functions and classes of it do not come here: dill takes them apart.)"""
-        if getattr(obj, "__module__", None) == "__main__":
-            raise pickle.PicklingError(f"{obj!r} is of the main module, which workers do not have")
-        super().save_global(obj, name)
-
-
-def _pickled(found: object) -> bytes:
-    packet = io.BytesIO()
-    with warnings.catch_warnings():
-        # dill warns of a class that it cannot take apart and only names, and goes on. No worker would find it.
-        warnings.simplefilter("error", dill.PicklingWarning)
-        # recurse: the globals that the function refers to travel with it, not the whole of its module.
-        _Shipment(packet, recurse=True).dump(found)
-    return packet.getvalue()
-
-
-def _enum_parts(found: enum.EnumMeta) -> Any:
-    """How an enumeration is made in a worker: its members by their values, and then what else its class has, as functions
-    there may refer to it. One that makes its members by a function of its own is left to dill, which refuses it."""
-    members: dict[str, Any] = dict(found.__members__)
-    parts = (
-        found.__bases__, found.__name__, found.__module__, found.__qualname__,
-        [(name, member._value_) for name, member in members.items()], getattr(found, "_boundary_", None),
-    )  # fmt: skip
-    if len(found.__bases__) > 2 or "__init__" in vars(found):
-        return NotImplemented
-    try:
-        made = _enum_made(*parts)
-    except Exception:  # noqa: BLE001  the code of a class that is mixed in runs: a date's, say
-        return NotImplemented
-    twin, again = vars(made), dict[str, Any](made.__members__)
-    if [each._value_ for each in again.values()] != [each._value_ for each in members.values()]:
-        return NotImplemented
-    given: list[dict[str, object]] = [vars(member) for member in members.values()]
-    of_twins: list[dict[str, object]] = [vars(member) for member in again.values()]
-    known = {name for names in of_twins for name in names}
-    if any(name not in known and not hasattr(found, name) for names in given for name in names):
-        return NotImplemented  # to its members, afterwards
-    if vars(found)["_new_member_"] is not twin["_new_member_"]:
-        return NotImplemented
-    more = {
-        name: value
-        for name, value in vars(found).items()
-        if name not in twin or (name.startswith("__") and value is not twin[name] and name not in _OF_A_CLASS)
-    }
-    return _enum_made, parts, more, None, None, _give
-
-
-_OF_A_CLASS: Final = frozenset({"__dict__", "__weakref__", "__module__", "__qualname__"})
-
-
-def _enum_made(
-    bases: tuple[Any, ...], name: str, module: str, qualname: str, members: list[tuple[str, object]], boundary: object
-) -> enum.EnumMeta:
-    *mixed_in, base = bases
-    more: dict[str, object] = {} if boundary is None else {"boundary": boundary}
-    made = base(name, members, module=module, qualname=qualname, type=mixed_in[0] if mixed_in else None, **more)
-    return cast("enum.EnumMeta", made)
-
-
-def _give(made: object, more: dict[str, object]) -> None:
-    for name, value in more.items():
-        setattr(made, name, value)
-
-
-def _is_known_by_name(found: type) -> bool:
-    """Whether a worker gets this very class by importing it."""
-    return found.__module__ != "__main__" and _named(sys.modules.get(found.__module__), found.__qualname__) is found
-
-
-def _named(module: object, name: str) -> object:
-    """What the qualified name names there; None for nothing."""
-    found = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found
+    return HandlerSpec(handler.name, pickled=packet.pickled, subscriptions=handler.subscriptions, sends=handler.sends)
 
 
 def _culprit(function: object) -> str:
@@ -217,7 +116,7 @@ def _culprit(function: object) -> str:
     names = inspect.getclosurevars(function)
     for name, value in {**names.globals, **names.nonlocals}.items():
         try:
-            _pickled(value)
+            packed(value)
         except Exception:  # noqa: BLE001  whatever dill or a __reduce__ raises
             return f", in {name!r}"
     return ""
@@ -242,7 +141,7 @@ def _import_path(target: object, handler: Handler) -> str | None:
         return None
     if not _is_importable(module):
         return None
-    found = _named(module, name)
+    found = named(module, name)
     return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
 
 
@@ -300,10 +199,10 @@ def search_path() -> list[str]:
     return entries if here in entries else [here, *entries]
 
 
-def load(spec: HandlerSpec) -> Handler:
+def load(spec: HandlerSpec, main: ModuleType | None = None) -> Handler:
     """Import or unpickle the handler. Raises HandlerLoadError, also for one that cannot take a message, names other topics
-    than those that are subscribed, or sends messages where it sent none before."""
-    handler = ready(find(spec))
+    than those that are subscribed, or sends messages where it sent none before. `main`: see `unpacked`."""
+    handler = ready(find(spec, main))
     if spec.subscriptions is not None and not same_topics(spec.subscriptions, handler.subscriptions):
         raise HandlerLoadError(
             f"handler {spec.name} takes {listed(handler.subscriptions)} now, and the member started with"
@@ -341,11 +240,11 @@ def _of_messages(handler: Handler) -> Handler:
     return keeping_list(handler, result_annotation(handler.plain))
 
 
-def find(spec: HandlerSpec) -> Handler:
+def find(spec: HandlerSpec, main: ModuleType | None = None) -> Handler:
     """As `load`, for a function that may take whatever it likes."""
     if spec.pickled is not None:
         try:
-            return handler_of(dill.loads(spec.pickled))  # noqa: S301  it comes from our own supervisor
+            return handler_of(unpacked(spec.pickled, main))
         except Exception as error:
             raise HandlerLoadError(f"handler {spec.name}: {describe_error(error)}", user_traceback(error)) from error
     module_name, _, functions = (spec.import_path or "").partition(":")

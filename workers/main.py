@@ -238,7 +238,7 @@ def prepare_handler(
 ) -> tuple[Handler, pa.Schema | None, asyncio.AbstractEventLoop | None]:
     """The handler, set up; its columns (the configuration's, else its own); a loop, if it needs one. `sets_up` is called
     before its set-up hook is. Raises UsageError."""
-    handler = load(boot.handler)
+    handler = load(boot.handler, sys.modules["__main__"])
     boot.handler.forget_pickled()
     check_order(handler, ordered=boot.bounds.ordered)
     declared = None if boot.segments_dir is None else declared_columns(boot.schema, handler.schema, boot.columns_file)
