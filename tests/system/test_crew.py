@@ -370,6 +370,59 @@ def test_consume_is_blocking_reads_the_file_too_and_leaves_the_process_as_it_was
     assert done.stdout.split() == ["1", "0", "True"], done.stderr
 
 
+SCRIPT = """
+import pickle
+import sqlite3
+import xml.dom.minidom
+from dataclasses import dataclass
+
+from rocketcrew import Crew, handler
+
+db, calls = None, 0
+
+@dataclass
+class Order:
+    n: int
+
+def connect():
+    global db
+    db = sqlite3.connect(":memory:")
+
+def count():
+    global calls
+    calls += 1
+
+@handler(setup=connect)
+def handle(message):
+    from .prices import double
+    count()
+    order = pickle.loads(pickle.dumps(Order(int(message.body))))
+    text = xml.dom.minidom.parseString("<a/>").documentElement.tagName
+    return {"db": db.execute("select 1").fetchone()[0], "calls": calls, "doubled": double(order.n), "text": text}
+
+if __name__ == "__main__":
+    with Crew(handle, topics=TOPIC, group="scripts", name_servers=SERVERS, workers=1, settings=SETTINGS) as crew:
+        crew.wait(timeout_s=WAIT_S)
+        print(sorted((row["calls"], row["db"], row["text"]) for row in crew.results()))
+        print(sorted(row["doubled"] for row in crew.results()))
+"""
+
+
+def test_the_handler_of_a_script_sees_what_its_set_up_and_helpers_bind(broker: LocalBroker, here: Path) -> None:
+    """What `python -m package.script` has in its main module means in a worker what it means here."""
+    topic = broker.topic()
+    send(broker, topic, 3)
+    (here / "shop").mkdir()
+    (here / "shop" / "prices.py").write_text("def double(n): return 2 * n\n")
+    settings = {"consumer.consume_from_where": "CONSUME_FROM_FIRST_OFFSET"}
+    given = {"TOPIC": topic, "SERVERS": broker.name_server, "SETTINGS": settings, "WAIT_S": WAIT_S / 2}
+    (here / "shop" / "script.py").write_text("\n".join(f"{name} = {value!r}" for name, value in given.items()) + SCRIPT)
+    words = [sys.executable, "-m", "shop.script"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert done.stdout.splitlines() == [str([(n, 1, "a") for n in (1, 2, 3)]), "[0, 2, 4]"], done.stderr
+    assert not done.stderr
+
+
 def test_the_page_about_notebooks_runs_as_it_is_written(broker: LocalBroker, here: Path) -> None:
     for name, text in blocks_of("how-to/notebook.md").items():
         (here / name).write_text(text)
