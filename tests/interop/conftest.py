@@ -18,9 +18,11 @@ from load import VERDICTS
 from needs import cannot_run, need_jars
 from servers import Kind, Servers, missing_programs, programs, run_servers
 
-PAIRS_MAX: Final = 2
-"""Nearly every file has tests of two kinds. A pair takes 600 MB; its start takes 1 to 3 s of CPU, as much as it takes idle in
-45 s, and the tests of a file take turns faster than that."""
+PAIRS_MAX: Final = 3
+"""Most files have tests of two kinds, some of three or four. A pair takes 400 MB; its start takes 1 to 3 s of CPU. Those that
+the test at hand has not asked for rest."""
+PAIRS: Final = pytest.StashKey["ServersInUse"]()
+SITE: Final = pytest.StashKey[Site]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,6 +52,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in ours[1:]]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Before the fixtures: one of a module may use the servers at once."""
+    asked: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    if (pairs := item.config.stash.get(PAIRS, None)) is not None:
+        pairs.rest_but(asked.get("servers"))
+    if (site := item.config.stash.get(SITE, None)) is not None:
+        (site.wake if "site" in asked else site.rest)()
+
+
 class ServersInUse:
     """Pairs of servers that run until the session ends, or until PAIRS_MAX others were asked for since."""
 
@@ -69,6 +81,11 @@ class ServersInUse:
         self._pairs[kind] = running
         return running[1]
 
+    def rest_but(self, kind: object) -> None:
+        """All but the one of that kind."""
+        for each, (_, servers) in self._pairs.items():
+            (servers.wake if each == kind else servers.rest)()
+
     def close(self) -> None:
         """All of them, also when the end of one raises."""
         with ExitStack() as ends:
@@ -81,9 +98,10 @@ class ServersInUse:
 
 
 @pytest.fixture(scope="session")
-def servers_in_use(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInUse]:
-    found = ServersInUse(tmp_path_factory.mktemp)
+def servers_in_use(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServersInUse]:
+    found = pytestconfig.stash[PAIRS] = ServersInUse(tmp_path_factory.mktemp)
     yield found
+    del pytestconfig.stash[PAIRS]
     found.close()
 
 
@@ -100,7 +118,9 @@ def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Servers of one version that can be killed and started again, for all tests of faults."""
     need_jars(request.param)
     with run_site(request.param, tmp_path_factory.mktemp(f"site-{request.param}")) as found:
+        request.config.stash[SITE] = found
         yield found
+        del request.config.stash[SITE]
 
 
 @pytest.fixture(scope="session")

@@ -89,6 +89,15 @@ class GenuineBroker:
             self._java.stop(timeout_s)
             self._java = None
 
+    def rest(self) -> None:
+        """It stands still until `wake`, if it runs."""
+        if self._java is not None and not self._java.rests:
+            self._java.rest()
+
+    def wake(self) -> None:
+        if self._java is not None and self._java.rests:
+            self._java.wake()
+
     @property
     def runs(self) -> bool:
         return self._java is not None
@@ -191,6 +200,15 @@ class Site:
         """(a name server for clients, the proxy): what is asked of it names the proxy's ports for these brokers."""
         with Proxy(self.name_server, [self.broker(name).address for name in names]) as proxy:
             yield proxy.name_server, proxy
+
+    def rest(self) -> None:
+        """No test has a use for it now. What its brokers were to the name server is waited for by `make_whole`."""
+        for broker in self.brokers.values():
+            broker.rest()
+
+    def wake(self) -> None:
+        for broker in self.brokers.values():
+            broker.wake()
 
     def stop(self) -> None:
         for broker in self.brokers.values():
