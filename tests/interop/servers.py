@@ -535,10 +535,11 @@ def run_servers(
     tools = Tools(folder, kind.version, address)
     broker: Java | None = None
     try:
+        # First: a broker that finds none tries again in ten seconds, and then every half minute.
+        name_server.wait_for(lambda: listens(name_server_port), "listen")
         broker, port = listening_broker(folder, classes, options, name_server_port, settings)
         reached = replace(access, name_servers=address) if access is not None else None
         servers = Servers(kind, folder, classes, address, f"127.0.0.1:{port}", broker, tools, reached)
-        name_server.wait_for(lambda: listens(name_server_port), "listen")
         broker.wait_for(lambda: answers(lambda: is_known(servers)), "register with the name server")
         yield servers
     finally:
