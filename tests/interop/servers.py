@@ -17,6 +17,7 @@ import signal
 import subprocess
 import tempfile
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -80,9 +81,7 @@ def cache_folder() -> Path:
 def class_path(version: str) -> str:
     """The class path of servers, tools and client of one version; resolved on first use. Raises ServerError."""
     jars = resolved(version, [f"org.apache.rocketmq:{name}:{version}" for name in ARTIFACTS])
-    if jars not in _archives:
-        _archives[jars] = class_archive(cache_folder() / version, jars)
-    return jars
+    return with_archive(version, jars, run_to_its_end)
 
 
 _archives: dict[str, Path] = {}
@@ -95,8 +94,20 @@ def archived(classes: str) -> list[str]:
     return ["-Xlog:disable", f"-XX:SharedArchiveFile={found[0]}"] if found else []
 
 
-def class_archive(folder: Path, jars: str) -> Path:
-    """The classes that a broker had loaded at its end, in a file of the cache; made once for jars and JVM."""
+RunOnce = Callable[[Path, str, str], None]
+"""In a folder, with these jars and an option more: a JVM that has loaded what tests need, and ends in order."""
+
+
+def with_archive(name: str, jars: str, run: RunOnce) -> str:
+    """These jars, resolved under that name. JVMs whose class path begins so find their classes in an archive, which is made
+    once for jars and JVM, by `run`."""
+    if jars not in _archives:
+        _archives[jars] = class_archive(cache_folder() / name, jars, run)
+    return jars
+
+
+def class_archive(folder: Path, jars: str, run: RunOnce) -> Path:
+    """The classes that a JVM had loaded at its end, in a file of the cache."""
     archive = folder / f"classes-{jvm_id()}.jsa"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -104,7 +115,7 @@ def class_archive(folder: Path, jars: str) -> Path:
             with tempfile.TemporaryDirectory() as home:
                 part = archive.with_suffix(".part")
                 part.unlink(missing_ok=True)
-                run_to_its_end(Path(home), jars, f"-XX:ArchiveClassesAtExit={part}")
+                run(Path(home), jars, f"-XX:ArchiveClassesAtExit={part}")
                 if part.exists():
                     part.replace(archive)
     return archive
@@ -173,6 +184,33 @@ def resolve(pom: Path, found: Path) -> None:
             return
         output = done.stdout
     raise ServerError(f"Maven could not resolve {pom}:\n{output[-LOG_TAIL_BYTES:]}")
+
+
+def stored(jars: str, *names: str) -> str:
+    """The class path with copies of the jars whose names begin so, in the cache, without compression. As old as the jars: an
+    archive of their classes is good for them only."""
+    folder = cache_folder() / "stored"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return os.pathsep.join(
+            str(_stored(Path(jar), folder)) if Path(jar).name.startswith(names) else jar
+            for jar in jars.split(os.pathsep)
+        )
+
+
+def _stored(jar: Path, folder: Path) -> Path:
+    copy = folder / jar.name
+    if not copy.exists():
+        part = copy.with_suffix(".part")
+        with zipfile.ZipFile(jar) as packed, zipfile.ZipFile(part, "w") as unpacked:
+            for entry in packed.infolist():
+                data = packed.read(entry)
+                entry.compress_type = zipfile.ZIP_STORED
+                unpacked.writestr(entry, data)
+        os.utime(part, ns=(jar.stat().st_mtime_ns, jar.stat().st_mtime_ns))
+        part.replace(copy)
+    return copy
 
 
 # Programs of our own.

@@ -16,7 +16,7 @@ from typing import Final
 from xml.etree import ElementTree
 
 import psutil
-from hdfs_cluster import hadoop_version
+from hdfs_cluster import hadoop_version, quick_jars
 from servers import LIGHT_COMPILER, START_TIMEOUT_S, ServerError, resolved
 
 from rocketcrew.cli.children import POLL_S
@@ -35,7 +35,9 @@ OPTIONS: Final = ("-Xmx600m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-D
 def yarn_jars() -> str:
     """The class path; resolved on first use. Raises ServerError."""
     version = hadoop_version()
-    return resolved(f"hadoop-{version}-yarn", [f"org.apache.hadoop:hadoop-client-minicluster:{version}", *NEEDED])
+    return quick_jars(
+        resolved(f"hadoop-{version}-yarn", [f"org.apache.hadoop:hadoop-client-minicluster:{version}", *NEEDED])
+    )
 
 
 def open_to_all(path: Path) -> bool:
