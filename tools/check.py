@@ -40,7 +40,7 @@ WHEEL_PYTHON = ROOT / ".venv-wheel/bin/python"
 CORES = max(1, min(8, len(os.sched_getaffinity(0))))
 FILES_AT_ONCE = max(1, min(2 * CORES, psutil.virtual_memory().total // (4 << 30)))
 """Where there is more than one core. Tests with processes wait for nearly half of their time (a delay of a broker, a lock
-that expires, a process that boots): twice as many as cores keep these busy. Each may have three pairs of genuine servers, or
+that expires, a process that boots): twice as many as cores keep these busy. Each may have four pairs of genuine servers, or
 two JVMs of Spark."""
 TOTAL_MAX_S = 80 * 60
 CLEAR_MAX_S = 20

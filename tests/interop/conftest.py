@@ -18,9 +18,9 @@ from load import VERDICTS
 from needs import cannot_run, need_jars
 from servers import Kind, Servers, missing_programs, programs, run_servers
 
-PAIRS_MAX: Final = 3
+PAIRS_MAX: Final = 4
 """Most files have tests of two kinds, some of three or four. A pair takes 400 MB; its start takes 1 to 3 s of CPU. Those that
-the test at hand has not asked for rest."""
+the test at hand has not asked for rest, and take none."""
 PAIRS: Final = pytest.StashKey["ServersInUse"]()
 SITE: Final = pytest.StashKey[Site]()
 
