@@ -1,4 +1,4 @@
-"""Where the log of a Delta table is, how its entries are named, and what it says of the table's columns and properties."""
+"""Where the log of a Delta table is, how its entries are named, what it says of properties, and whether columns are as in the files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, overload
 
-from ..conf.columns import Column, quoted
 from ..conf.delta_names import COLUMN_MAPPING, NOT_MAPPED
 from ..conf.formats import not_for_delta
 from ..remoting.errors import UsageError
@@ -21,8 +20,6 @@ TRANSACTIONS_KEPT: Final = "delta.setTransactionRetentionDuration"
 KEPT_FOR_LONG: Final = "interval 5200 weeks"
 """What it may be: delta-rs (1.6) can set a property, and take none away."""
 _CHECK: Final = "delta.constraints."
-_SPARK_TYPES: Final = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-"""Types that the log writes in another way than Spark SQL (conf/columns.py)."""
 
 
 def is_delta(table: Place) -> bool:
@@ -80,22 +77,6 @@ def check_constraints(log: Any) -> list[str]:
     properties: dict[str, str] = log.metadata().configuration
     found = ((name.removeprefix(_CHECK), said) for name, said in properties.items() if name.startswith(_CHECK))
     return [f"{name}: {said}" for name, said in sorted(found)]
-
-
-def columns_of_log(log: Any) -> list[Column]:
-    """The columns that the table has by delta-rs's snapshot."""
-    fields: list[dict[str, Any]] = json.loads(log.schema().to_json())["fields"]
-    return [Column(str(field["name"]), _spark_type(field["type"])) for field in fields]
-
-
-def _spark_type(kind: Any) -> str:
-    if isinstance(kind, str):
-        return _SPARK_TYPES.get(kind, kind)
-    if kind["type"] == "array":
-        return f"array<{_spark_type(kind['elementType'])}>"
-    if kind["type"] == "map":
-        return f"map<{_spark_type(kind['keyType'])},{_spark_type(kind['valueType'])}>"
-    return "struct<" + ",".join(f"{quoted(one['name'])}:{_spark_type(one['type'])}" for one in kind["fields"]) + ">"
 
 
 def mapped_columns(log: Any) -> list[str]:

@@ -53,12 +53,12 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
+from ..delta_columns import columns_of_log
 from ..delta_log import (
     TRANSACTIONS_KEPT,
     check_constraints,
     check_path,
     column_mapping,
-    columns_of_log,
     entry_of,
     refuse_forgetting,
 )
