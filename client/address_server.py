@@ -8,7 +8,6 @@ I/O; `fetch` is the one step that has any: one connection, one request, everythi
 from __future__ import annotations
 
 import asyncio
-import http.client
 import io
 from typing import Any, cast
 
@@ -32,6 +31,8 @@ def url_of(domain: str, subgroup: str, unit_name: str = "") -> str:
 
 def parse_answer(data: bytes, url: str) -> list[str]:
     """The name servers in a whole HTTP answer. Raises UnreachableError saying what is wrong with it."""
+    import http.client  # with all of email: every process of ours would import it for the few that ask such a server
+
     try:
         response = http.client.HTTPResponse(cast("Any", _Received(data)))
         response.begin()

@@ -354,6 +354,7 @@ NOT_IN = {
         "pandas",
         "pyspark",
         "prometheus_client",
+        "http.client",
         "rocketcrew.workers.runner",
         "rocketcrew.remoting.admin_headers",
         "rocketcrew.remoting.admin_bodies",
@@ -369,6 +370,19 @@ def test_a_process_of_run_imports_only_what_it_needs(process: str) -> None:
     look = f"import sys, {names}; print(sorted(set({sorted(NOT_IN[process])}) & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_declared_columns_are_looked_at_without_pandas() -> None:
+    """Which Arrow's first conversion would import."""
+    look = (
+        "import sys; from rocketcrew import handler; from rocketcrew.workers.loading import ready\n"
+        "from rocketcrew.workers.trial_import import look_at_columns, look_at_settings\n"
+        "look_at_columns(ready(handler(schema='n int')(lambda message: None)), '')\n"
+        "print(look_at_settings('n int', 'm'), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-Ic", look], capture_output=True, text=True, timeout=240, check=True)
+    assert "spark.partition_by" in done.stdout
+    assert done.stdout.endswith(" False\n")
 
 
 def test_a_batch_handler_of_messages_is_looked_at_without_arrow() -> None:
