@@ -26,8 +26,8 @@ from ..remoting.stored import SYSFLAG_LOW_BYTE
 from ..workers.api import BatchResult, Handler
 from ..workers.boot import COLUMNS_FILE, NEW_TABLE, TableSpec
 from ..workers.calls import Wants, batch_results, chooser
-from ..workers.ddl import as_schema
-from ..workers.inferring import INFER, Inferring, declared_columns
+from ..workers.ddl import INFER, as_schema
+from ..workers.inferring import Inferring, declared_columns
 from ..workers.loading import HandlerSpec, load
 from ..workers.message import INNER_BATCH_BIT, Message, expand_inner_batch
 from ..workers.packets import QueueInfo

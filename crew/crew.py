@@ -37,7 +37,7 @@ from ..supervisor.member.access import access_of
 from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
 from ..workers.api import Handlers
-from ..workers.ddl import as_schema
+from ..workers.ddl import INFER, as_schema
 from ..workers.loading import search_path
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
@@ -51,7 +51,6 @@ STOP_SLACK_S: Final = 75.0
 """Beyond the deadline of the drain: workers seal and leave, and the loader finishes its batch."""
 ENDS_WITHIN_S: Final = 5.0
 """After its control socket answers no more."""
-INFER: Final = "infer"
 BY_ARGUMENT: Final = "by name_servers='host:port', or start a broker with the crew: embedded=True"
 _WAIT_RULES: Final = {
     "max_messages": whole(1) | NONE, "until_empty": FLAG, "timeout_s": SECONDS | NONE, "progress": FLAG,

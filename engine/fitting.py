@@ -14,7 +14,7 @@ from ..remoting.errors import UsageError
 from ..remoting.subscription import EXPRESSION_TAG, split_subscription
 from ..spark.connect import is_remote
 from ..workers.api import Handler
-from ..workers.inferring import INFER
+from ..workers.ddl import INFER
 
 _PROCESSES = "Spark starts the Python processes: set spark.master, or spark.executor.cores in spark.conf"
 _GROUP = "Spark divides the queues among tasks, and there is no member of the group"

@@ -53,9 +53,9 @@ from ..workers.async_runner import one_call_at_a_time
 from ..workers.boot import worker_bounds
 from ..workers.cells import private_cell
 from ..workers.context import Context, enter
-from ..workers.ddl import as_schema
+from ..workers.ddl import INFER, as_schema
 from ..workers.failures import reconsume_limit
-from ..workers.inferring import INFER, Inferring, declared_columns
+from ..workers.inferring import Inferring, declared_columns
 from ..workers.link import Transport, WorkerLink, link_pair
 from ..workers.loading import HandlerLoadError, describe, find, import_module, ready
 from ..workers.main import consume_hooks, loop_for, run_hook, set_up_handler

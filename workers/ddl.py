@@ -25,6 +25,8 @@ from ..remoting.errors import UsageError
 if TYPE_CHECKING:
     Field = pa.Field[Any]
 
+INFER: Final = "infer"
+"""In place of a declaration: found from the first rows (inferring.py)."""
 COLUMNS_MAX: Final = 2_000
 DEPTH_MAX: Final = 20
 TypeOf = Callable[[str], Any]

@@ -20,13 +20,12 @@ import pyarrow
 
 from ..remoting.errors import UsageError
 from .copying import ENDLESS, NUMPY, endless, listed, plain, refused
-from .ddl import as_schema, as_schema_with, fields_of, parse_ddl, to_ddl
+from .ddl import INFER, as_schema, as_schema_with, fields_of, parse_ddl, to_ddl
 from .fitting import NoRowError, RowError, check_ran
 from .misfits import CONVERSION_ERRORS
 
 pa: Any = pyarrow
 
-INFER: Final = "infer"
 NESTED_MAX: Final = 100
 """Lists, dicts and the like in each other, of values whose type is to be found: of one that contains itself, Arrow ends the
 process."""

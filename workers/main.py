@@ -41,10 +41,10 @@ from .cells import STARTED_NS, CellView, map_cell, private_cell
 from .claims import obey_barriers
 from .consume_hooks import ConsumeHooks
 from .context import Context, enter
-from .ddl import as_schema, to_ddl
+from .ddl import INFER, as_schema, to_ddl
 from .descriptors import SpareDescriptor
 from .ending import CHILDREN_WAIT_S, Ending, end_all_children, end_threads, until_due
-from .inferring import INFER, Inferring, declared_columns
+from .inferring import Inferring, declared_columns
 from .link import DescriptorsClosedError, LinkClosedError, WorkerLink
 from .loading import HandlerLoadError, load
 from .memory_watch import LeavingError, watch_memory

@@ -294,7 +294,7 @@ def _constant(text: str, count: int) -> Any:
 
 
 def _new_constant(text: str, count: int) -> Any:
-    return pa.repeat(text, count)
+    return pa.repeat(pa.scalar(text, _STRING), count)
 
 
 _kept_constant = lru_cache(maxsize=16)(_new_constant)

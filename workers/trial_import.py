@@ -175,8 +175,7 @@ def look_at_settings(schema: str | None = None, *partition_by: str) -> dict[str,
     if not schema:
         return {}
     from ..conf.columns import check_partition_columns, columns_of  # pyarrow takes its time to import
-    from .ddl import parse_ddl
-    from .inferring import INFER
+    from .ddl import INFER, parse_ddl
 
     try:
         if schema != INFER:
@@ -198,8 +197,7 @@ def look_at_columns(handler: Handler, schema: str | None = None, *partition_by: 
     if handler.schema is None:
         return {}
     from ..conf.columns import check_partition_columns, columns_of  # pyarrow takes its time to import
-    from .ddl import as_schema
-    from .inferring import INFER
+    from .ddl import INFER, as_schema
 
     if schema not in ("", INFER):
         return {}
@@ -234,8 +232,8 @@ def look_at_rows(target: str, rows: Mapping[str, Any]) -> dict[str, Any]:
     answer = look(target)
     if "wrong" in answer:
         return answer
-    from .ddl import as_schema, to_ddl  # pyarrow takes its time to import
-    from .inferring import INFER, declared_columns
+    from .ddl import INFER, as_schema, to_ddl  # pyarrow takes its time to import
+    from .inferring import declared_columns
     from .table_fit import check_fits
 
     table = TableSpec(
