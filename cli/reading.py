@@ -21,7 +21,8 @@ from ..conf.columns import BATCH_COLUMN
 from ..conf.segment_format import EPOCH
 from ..remoting.errors import UsageError
 from ..spark.delta_files import has_deletion_vectors, own_files
-from ..spark.delta_log import LOG_DIR, check_path, is_delta, mapped_columns
+from ..spark.delta_log import LOG_DIR, check_path, is_delta
+from ..spark.delta_snapshot import mapped_columns
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import failures, is_iceberg
 from ..spark.iceberg_catalog import short as short_line

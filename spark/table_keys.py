@@ -42,7 +42,8 @@ from ..durable.versions import LaterVersionError
 from ..remoting.errors import UsageError
 from .accounts import NO_DETAIL, detail_after
 from .delta_files import has_deletion_vectors, own_files
-from .delta_log import is_delta, mapped_columns
+from .delta_log import is_delta
+from .delta_snapshot import mapped_columns
 from .errors import BadSegmentError, LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .object_store import Place

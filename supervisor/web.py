@@ -9,8 +9,8 @@
 | POST /pause, /resume, /scale?workers=N, /stacks | what the commands of these names do; with the header X-Rocketcrew-Token |
 
 A form or a link on another site cannot send that header without asking first, and we never agree; and a name of another site
-that leads to a loopback address is refused by its Host header where only those are listened on (a wildcard address is reached by
-names that nobody here knows). Served by the supervisor's own loop, one request a connection.
+that leads to a loopback address is refused by its Host header where only such an address is listened on (a wildcard one is
+reached by names that nobody here knows). Served by the supervisor's own loop, one request a connection.
 """
 
 from __future__ import annotations

@@ -53,16 +53,9 @@ from ...remoting.errors import UsageError
 from ..accounts import Accounts
 from ..column_bounds import has_floats, with_bounds
 from ..convert import Staged
-from ..delta_columns import columns_of_log
-from ..delta_log import (
-    TRANSACTIONS_KEPT,
-    check_constraints,
-    check_path,
-    column_mapping,
-    entry_of,
-    refuse_forgetting,
-)
+from ..delta_log import check_path, entry_of
 from ..delta_merging import CHECKPOINT_COMMITS, merge_small_files
+from ..delta_snapshot import TRANSACTIONS_KEPT, check_constraints, column_mapping, columns_of_log, refuse_forgetting
 from ..delta_vacuum import unneeded
 from ..errors import CHECK_REMEDY, CONSUME_AGAIN, BatchTakenError, LoaderError, remedy, without_rows
 from ..merging import MergeBounds

@@ -22,7 +22,8 @@ from test_delta_vacuum import with_deletion_vector
 from test_partitions import loaded
 
 from rocketcrew.cli.reading import DuckViews, dataset
-from rocketcrew.spark.delta_log import LOG_DIR, mapped_columns
+from rocketcrew.spark.delta_log import LOG_DIR
+from rocketcrew.spark.delta_snapshot import mapped_columns
 from rocketcrew.spark.errors import LoaderError
 
 FORMATS = ("pyarrow", "deltalake", "iceberg")

@@ -18,7 +18,8 @@ from test_table_replaced import as_said, compared, load
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.arrow_writer import NoWriter
 from rocketcrew.spark.config import LoaderConfig
-from rocketcrew.spark.delta_log import KEPT_FOR_LONG, LOG_DIR, TRANSACTIONS_KEPT
+from rocketcrew.spark.delta_log import LOG_DIR
+from rocketcrew.spark.delta_snapshot import KEPT_FOR_LONG, TRANSACTIONS_KEPT
 from rocketcrew.spark.errors import LoaderError, remedy, without_rows
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import STATE_DIR
