@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,10 +25,10 @@ from ..spark.delta_files import has_deletion_vectors, own_files
 from ..spark.delta_log import LOG_DIR, check_path, is_delta
 from ..spark.delta_snapshot import mapped_columns
 from ..spark.errors import LoaderError
-from ..spark.iceberg_catalog import failures, is_iceberg
+from ..spark.iceberg_catalog import failures, is_iceberg, local_path
 from ..spark.iceberg_catalog import short as short_line
 from ..spark.object_store import KEYS_REMEDY, ObjectPath, Place, short
-from ..spark.targets.iceberg import data_files, opened
+from ..spark.targets.iceberg import opened
 from ..spark.views import UNREADABLE_REMEDY, latest_of, newest_state, nothing_loaded, refuse_foreign, table_ddl
 from ..workers.ddl import table_schema
 
@@ -57,6 +58,8 @@ def _format(texts: Sequence[str] = ()) -> Any:
 
 
 _PARQUET: Final = _format()
+_PLAIN_PARQUET: Final = ds.ParquetFileFormat()
+_LOCAL: Final = pyarrow.fs.LocalFileSystem()
 
 
 def dataset(table: Place) -> Any:
@@ -177,26 +180,55 @@ def _iceberg(table: Path) -> Any:
         raise nothing_loaded(table)
     found = target.table()
     try:
-        if not _names_tell(found) or any(task.delete_files for task in found.scan().plan_files()):
-            return ds.dataset(found.scan().to_arrow())
-        return ds.dataset([str(file) for file in data_files(found)], schema=found.schema().as_arrow(), format="parquet")
+        schema, scan = found.schema(), found.scan()
+        tasks = list(scan.plan_files())
+        if _are_plain(schema, tasks):
+            paths = [str(local_path(task.file.file_path)) for task in tasks]
+            with ThreadPoolExecutor(_FOOTERS_AT_ONCE, "footers") as threads:
+                files = list(threads.map(_PLAIN_PARQUET.make_fragment, paths, repeat(_LOCAL)))
+                written = {str(one): one for one in threads.map(_schema_of, files)}
+            if all(_names_tell(schema, one) for one in written.values()):
+                return ds.FileSystemDataset(files, schema.as_arrow(), _PLAIN_PARQUET, _LOCAL)
+        return ds.dataset(scan.to_arrow())
     except failures() as error:
         raise LoaderError(f"the Iceberg table {table} can't be read: {short_line(error)}") from None
 
 
-def _names_tell(table: Any) -> bool:
-    """Whether every name in the files of an Iceberg table, also within nested columns, is that of the same column today.
+def _are_plain(schema: Any, tasks: Sequence[Any]) -> bool:
+    """Whether the files have every row and value of an Iceberg table, and no more: no deletes, nor values that a column that
+    came later has in older rows."""
+    from pyiceberg.manifest import FileFormat
+    from pyiceberg.schema import index_by_id
 
-    It is not where a column was renamed, dropped or made anew, and where writers had to write another name into the files:
-    `net total` is `net_x20total` there.
+    if any(field.initial_default is not None for field in index_by_id(schema).values()):
+        return False
+    return not any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks)
+
+
+def _schema_of(file: Any) -> Any:
+    """As the file has it, with the numbers of its columns; None of one that can't be read: whoever reads its rows is told."""
+    try:
+        return file.physical_schema.remove_metadata()
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _names_tell(schema: Any, written: Any) -> bool:
+    """Whether every name in files of the schema `written`, also within nested columns, is that of the same column of an
+    Iceberg table today.
+
+    It is not where a column was renamed, dropped or made anew, and where the writer had to write another name into the file:
+    `net total` is `net_x20total` there. The table's former schemas do not tell: they go with the snapshots that had them.
     """
-    from pyiceberg.schema import index_name_by_id, sanitize_column_names
+    from pyiceberg.io.pyarrow import pyarrow_to_schema
+    from pyiceberg.schema import index_name_by_id
 
-    schema = table.schema()
-    paths = index_name_by_id(schema).items()
-    return sanitize_column_names(schema).fields == schema.fields and all(
-        index_name_by_id(one).items() <= paths for one in table.schemas().values()
-    )
+    try:
+        return (
+            written is None or index_name_by_id(pyarrow_to_schema(written)).items() <= index_name_by_id(schema).items()
+        )
+    except (ValueError, TypeError):
+        return False  # of a type that Iceberg does not have, or without numbers
 
 
 def rows_of(table: Any) -> list[Mapping[str, Any]]:
