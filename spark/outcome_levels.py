@@ -133,12 +133,16 @@ class OutcomeLevels:
 
         `above`: only of batches with higher numbers; a merged file that has one of them is read whole.
         """
+        return [told for _, told in self.told(above)]
+
+    def told(self, above: int = 0) -> list[tuple[Part, BatchOutcomes]]:
+        """The same, and which file says it."""
         for _ in range(READS_MAX):
             with contextlib.suppress(FileNotFoundError):
                 return list(self._told([part for part in self.parts() if part.last > above]))
         raise self._restless()
 
-    def _told(self, parts: Iterable[Part]) -> Iterator[BatchOutcomes]:
+    def _told(self, parts: Iterable[Part]) -> Iterator[tuple[Part, BatchOutcomes]]:
         found: Found | None = None
         for part in parts:
             told = read_part(part)
@@ -146,7 +150,7 @@ class OutcomeLevels:
                 found = found or self._merged()
                 copy = self._good_copy(part, found)
                 told = copy[1] if copy else read_part(part)  # once more: a pass writes it before it deletes the copies
-            yield told
+            yield part, told
 
     def _good_copy(self, part: Part, found: Found) -> tuple[Part, BatchOutcomes] | None:
         """Another file of the batches of a merged one, and what it says; None when there is none. Raises LoaderError when

@@ -30,7 +30,8 @@ Unexplained is what none of these says:
     unknown      the group has passed it, or a supervisor says that it is finished, and nobody noted what became of it: so
                  are the records of a sealed segment that vanished before it was loaded, and those that came before the
                  group's old offset into a topic that was made again, or in place of the end that a failover cost a queue
-                 (`made_again` says which of these are found)
+                 (`made_again` says which of these are found), and those that a batch has loaded without rows, or that have
+                 none any more, and its outcomes are gone (`untold`)
     overlap      the table has its rows more than once
     foreign      the table has rows of it that the ledger knows nothing of
 
@@ -175,6 +176,8 @@ class TableFacts:
     """The topics of which these may have had records; None: any."""
     later: tuple[str, ...] = ()
     """What is said of files that a later version has made: what became of the records in them is not known here."""
+    untold: IntervalSet = field(default_factory=IntervalSet)
+    """Among which batches are those whose outcomes are gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +238,7 @@ class Report:
     batches_lost: int = 0
     topics_lost: Collection[str] | None = None
     later: tuple[str, ...] = ()
+    untold: IntervalSet = field(default_factory=IntervalSet)
     """All as `TableFacts` has them."""
 
     @property
@@ -343,7 +347,7 @@ def reconcile(table: TableFacts, cluster: Mapping[QueueKey, QueueEnds | None] | 
     batches = table.batches if table.batches[0] < table.batches[1] else None
     return Report(
         queues, rows, loaded - found if replaced else 0, table.loaded, batches, table.needless, table.batches_lost,
-        table.topics_lost, table.later,
+        table.topics_lost, table.later, table.untold,
     )  # fmt: skip
 
 
@@ -562,8 +566,6 @@ def _queue(
         (Fate.QUARANTINED, aside - loaded),
         (Fate.RECOVERED, noted[RECOVERED]),
         (Fate.FORGOTTEN, noted[FORGOTTEN]),
-        # The outcomes of some batch are gone: nothing can be said of its records without rows.
-        (Fate.NO_ROWS, loaded if table.rows is None else IntervalSet()),
         (Fate.WAITING, not_committed),
         # Ranges, in which messages may have been in hand: what a supervisor says is finished was not skipped.
         (Fate.SKIPPED, noted[SKIPPED] - settled),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from .delta_snapshot import mapped_columns
 from .errors import BadSegmentError, LoaderError, unreadable
 from .iceberg_catalog import is_iceberg
 from .object_store import Place
-from .outcome_levels import joined
+from .outcome_levels import Part, joined
 from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, read_times, readable_offsets
@@ -81,6 +81,8 @@ class Ledger:
     state: TableState
     outcomes: Outcomes
     rows: int | None
+    untold: IntervalSet = field(default_factory=IntervalSet)
+    """Among which batches are those whose outcomes are gone."""
 
 
 def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, list[str]]:
@@ -133,6 +135,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         max((one.batches_lost for one in ours), default=0),
         topics_of(one.topics_lost for one in ours if one.batches_lost),
         tuple(later),
+        ledger.untold,
     )
     return facts, broken
 
@@ -305,7 +308,7 @@ def _opened(table: Place) -> tuple[Ledger, Files]:
     folders = batch_folders(table)
     if not folders:
         raise nothing_loaded(table)
-    told = folder_outcomes(table, max(folders)).read()
+    told = folder_outcomes(table, max(folders)).told()
     state = read_state(folders[max(folders)] / STATE_FILE)
     return _ledger(state, told), lambda: [file for folder in folders.values() for file in data_files(folder)]
 
@@ -315,7 +318,7 @@ def _delta(table: Place) -> tuple[Ledger, Files]:
     state = target.state()
     if not state.batch:
         raise nothing_loaded(table)
-    return _ledger(state, list(target.outcomes())), partial(_delta_files, table)
+    return _ledger(state, target.levels().told()), partial(_delta_files, table)
 
 
 def _delta_files(table: Place) -> list[Place]:
@@ -346,14 +349,15 @@ def _iceberg(table: Path) -> tuple[Ledger, Files]:
     state = target.state()
     if not state.batch:
         raise nothing_loaded(table)
-    return _ledger(state, list(target.outcomes())), target.files
+    return _ledger(state, target.levels().told()), target.files
 
 
-def _ledger(state: TableState, told: Sequence[BatchOutcomes]) -> Ledger:
+def _ledger(state: TableState, told: Sequence[tuple[Part, BatchOutcomes]]) -> Ledger:
     """Holes that floors have passed, and nobody has ended, are not loaded: outcomes say which."""
-    together = joined(told)
+    together = joined([one for _, one in told])
+    untold = IntervalSet.of((max(1, part.first), part.last + 1) for part, one in told if one.rows is None)
     state = state.exactly(detail_after(NO_DETAIL, state.loaded, state.holes, [together.outcomes]).open)
-    return Ledger(state, together.outcomes, together.rows)
+    return Ledger(state, together.outcomes, together.rows, untold)
 
 
 def _staged(stagings: Iterable[Path]) -> tuple[Outcomes, OffsetSet, OffsetSet, list[str]]:

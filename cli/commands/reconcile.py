@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -76,6 +76,12 @@ BATCHES_LOST: Final = (
     " brokers have is brought by --rerun HANDLER, or after `{1}`. What nobody can bring any more stays unexplained, unless"
     " the folders' loader.json is deleted while no loader runs (it writes the file back): then nothing is known of that"
     " table, and the loader goes on without its records only by spark.on_gap = leave"
+)
+
+UNTOLD: Final = (
+    "outcomes are gone of all or some of the batches {0}: the number of rows can't be compared, and what these batches"
+    " have loaded and has no rows is unknown. Put the files back (_rocketcrew/outcomes/, or the folders of a Parquet table),"
+    " or bring what is unknown by --rerun HANDLER"
 )
 
 NOT_ON_HDFS: Final = (
@@ -525,6 +531,7 @@ def as_object(
         "rows_differ": rows,
         "batches_differ": batches,
         "batches_lost": report.batches_lost,
+        "batches_without_outcomes": report.untold.pieces,
         "unreadable": broken,
         "may_be_deleted": list(report.needless),
         "no_segments_in": None if nowhere is None else str(nowhere),
@@ -552,7 +559,6 @@ def as_lines(
     """The report for people: counts by queue, then everything that is not explained; the rest as in `as_object`. `reset` is
     `reset_line` with what the command knows, `load` the command by which a loader takes the table on as it is."""
     reset = reset or partial(reset_line, None, ())
-    from ...spark.errors import take_on
     from ...spark.gaps import compact
     from ...spark.reconciling import UNEXPLAINED, Fate
 
@@ -581,13 +587,7 @@ def as_lines(
             lines.append(NOT_AT_BROKERS)
         if one.ends is not None and not one.ends.read and (Fate.WAITING in one.fates or one.gone):
             lines.append(_not_read(one, report))
-    if report.rows is not None:
-        lines.append(f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded")
-    if report.batches is not None:
-        lines.append(BATCHES_GONE.format(*report.batches, take_on(load, reset(own_topics(report), "earliest"))))
-    if report.batches_lost and (report.unknown or report.unseen_lost):
-        lost = f"{report.batches_lost} batch{'es' * (report.batches_lost > 1)}"
-        lines.append(BATCHES_LOST.format(lost, reset(own_topics(report), "earliest")))
+    lines += _of_batches(report, reset, load)
     lines += [f"unreadable {name}" for name in broken]
     lines += [
         f"{name} was set aside, and the table has all its records by now: it may be deleted, with its {REASON_SUFFIX}"
@@ -610,6 +610,21 @@ def as_lines(
         lines.append(_not_looked(nowhere, report.unseen))
     lines.append("everything is explained" if all_explained(report, broken, nowhere) else "not everything is explained")
     return lines
+
+
+def _of_batches(report: Report, reset: Reset, load: str) -> Iterator[str]:
+    from ...spark.errors import take_on
+    from ...spark.gaps import compact
+
+    if report.rows is not None:
+        yield f"UNEXPLAINED rows: {report.rows[0]} are there, {report.rows[1]} were loaded"
+    if report.untold:
+        yield UNTOLD.format(compact(report.untold))
+    if report.batches is not None:
+        yield BATCHES_GONE.format(*report.batches, take_on(load, reset(own_topics(report), "earliest")))
+    if report.batches_lost and (report.unknown or report.unseen_lost):
+        lost = f"{report.batches_lost} batch{'es' * (report.batches_lost > 1)}"
+        yield BATCHES_LOST.format(lost, reset(own_topics(report), "earliest"))
 
 
 def _not_read(queue: QueueReport, report: Report) -> str:

@@ -433,7 +433,11 @@ class DeltaTarget:
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
-        return iter(self._outcomes(self._refresh()).read(above))
+        return iter(self.levels().read(above))
+
+    def levels(self) -> OutcomeLevels:
+        """The files that have them."""
+        return self._outcomes(self._refresh())
 
     def _outcomes(self, batch: int) -> OutcomeLevels:
         return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner_of_outcomes)

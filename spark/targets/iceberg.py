@@ -597,8 +597,12 @@ class IcebergTarget:
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
+        return iter(self.levels().read(above))
+
+    def levels(self) -> OutcomeLevels:
+        """The files that have them."""
         table = self.table()
-        return iter(self._outcomes(0 if table is None else batch_of(table)).read(above))
+        return self._outcomes(0 if table is None else batch_of(table))
 
     def _outcomes(self, batch: int) -> OutcomeLevels:
         return ledger_outcomes(self.path / STATE_DIR, batch, winner=self._winner)

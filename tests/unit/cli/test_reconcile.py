@@ -294,3 +294,11 @@ def test_batches_that_are_known_to_be_lost_are_named_as_long_as_something_may_ha
     assert as_object(lost, [])["batches_lost"] == 1
     back = Report((queue(ORDERS, loaded=(0, 20)),), None, batches_lost=2)
     assert as_lines(back, []) == ["orders b 0: 20 loaded", "everything is explained"]
+
+
+def test_batches_whose_outcomes_are_gone_are_named() -> None:
+    report = Report((queue(ORDERS, loaded=(0, 20)),), None, untold=IntervalSet.of([(1, 2), (33, 65)]))
+    lines = as_lines(report, [])
+    assert lines[1].startswith("outcomes are gone of all or some of the batches 1, 33-64: the number of rows")
+    assert lines[2:] == ["everything is explained"]
+    assert as_object(report, [])["batches_without_outcomes"] == ((1, 2), (33, 65))

@@ -478,7 +478,7 @@ def test_what_a_kill_took_the_notes_of_is_recovered_and_only_that() -> None:
     report = reconcile(facts, None)
     assert fates(report) == {"loaded": ((0, 5),), "recovered": ((5, 8),), "unknown": ((8, 10),)}
     old = TableFacts(offsets((0, 5)), OffsetSet(), offsets((0, 9)), Outcomes())
-    assert fates(reconcile(old, None)) == {"loaded": ((0, 5),), "no_rows": ((5, 9),)}, "before outcomes were noted"
+    assert fates(reconcile(old, None)) == {"loaded": ((0, 5),), "unknown": ((5, 9),)}, "its outcomes are gone"
 
 
 @pytest.mark.parametrize("crash", [False, True])
@@ -516,6 +516,27 @@ def repaired(world: World) -> None:
         for task in table.scan().plan_files():
             if task.file.file_path.endswith(gone.name):
                 changed.delete_data_file(task.file)
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_what_a_batch_has_loaded_is_unknown_where_its_rows_and_outcomes_are_gone(
+    world: World, *, deleted: bool
+) -> None:
+    for offset in (1, 2, 3):
+        world.load(offset)
+    if deleted and world.format == "parquet":
+        files(world)[0].unlink()
+    elif deleted:
+        table: Any = DeltaTable(str(world.table)) if world.format == "deltalake" else world.target().table()
+        table.delete("_offset = 1")
+    told = "batch_id=1/_outcomes.json.gz" if world.format == "parquet" else "_rocketcrew/outcomes/1-*"
+    (path,) = world.table.glob(told)
+    path.unlink()
+    report = reconcile(table_facts(world.table, world.roots)[0], None)
+    assert report.untold.pieces == ((1, 2),)
+    assert report.fine is not deleted
+    assert fates(report) == ({"loaded": ((2, 4),), "unknown": ((1, 2),)} if deleted else {"loaded": ((1, 4),)})
+    assert report.to_reopen() == (offsets((1, 2)) if deleted else OffsetSet())
 
 
 @pytest.mark.parametrize("kind", ["other columns", "damaged", "unreadable"])
