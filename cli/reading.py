@@ -200,7 +200,8 @@ def _are_plain(schema: Any, tasks: Sequence[Any]) -> bool:
     from pyiceberg.manifest import FileFormat
     from pyiceberg.schema import index_by_id
 
-    if any(field.initial_default is not None for field in index_by_id(schema).values()):
+    fields: list[Any] = list(index_by_id(schema).values())
+    if any(field.initial_default is not None for field in fields):
         return False
     return not any(task.delete_files or task.file.file_format != FileFormat.PARQUET for task in tasks)
 

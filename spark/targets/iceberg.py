@@ -107,6 +107,7 @@ from .iceberg_commits import (
     snapshot_of,
     unchanged,
 )
+from .iceberg_rows import add_columns, fitted_rows, pieces
 from .target import TableState
 
 pa: Any = pyarrow
@@ -121,8 +122,6 @@ PROPERTIES: Final[Mapping[str, str]] = {
 TRIES_MAX: Final = 20
 """Commits that others were faster than, one after the other, with a state that stays: then something is wrong."""
 STATES_KEPT: Final = 2
-PIECE_ROWS: Final = 1_000_000
-"""Rows of a partitioned table that are in memory at once: pyiceberg streams only those of others."""
 
 
 class IcebergTarget:
@@ -324,7 +323,7 @@ class IcebergTarget:
             raise RuntimeError("write() comes before commit()")
         write_before_commit(self._state_path(plan.batch, plan.id), plan, accounts, told, self.path)
         for _ in range(TRIES_MAX):
-            table = self._own() or self._created(plan, staged)
+            table = self._own() or (self._there() if plan.batch > 1 else self._created(plan, staged))
             self._refuse_taken(table, plan)
             self._check_main(table)
             write_spec(self.path, self._spec)  # from here on a catalog without the table is the wrong one
@@ -577,23 +576,28 @@ class IcebergTarget:
         branch = BRANCH + plan.id
         if branch in table.refs():  # of a try before this one, perhaps of a process that is dead
             table.manage_snapshots().remove_branch(branch).commit()
-        folders = partition_columns(table)  # pyiceberg appends no rows that lack one
-        known = [field.remove_metadata() for field in table.schema().as_arrow() if field.name in folders]
-        rows = numbered_rows(staged.files, plan.batch, known)
+        rows = fitted_rows(table, staged.files, plan.batch)
         marks = {BATCH: str(plan.batch), PLAN: plan.id}
         writing = table.transaction()
         with ManageSnapshots(writing) as refs:
             refs.create_branch(table.refs()[MAIN].snapshot_id, branch)
         with writing.update_schema() as schema:
-            schema.union_by_name(pa.schema([field.with_nullable(True) for field in rows.schema]))
+            added = add_columns(table, schema, rows.schema)
         if self._rows is not None:
             writing.commit_transaction()
+            self._log_added(added)
             return self._rows.append(self._there, plan, staged, branch, marks), 1
         appended = 0
-        for piece in (rows,) if table.spec().is_unpartitioned() else _pieces(rows):
+        for piece in (rows,) if table.spec().is_unpartitioned() else pieces(rows):
             writing.append(piece, snapshot_properties=marks, branch=branch)
             appended += 1
-        return int(writing.commit_transaction().refs()[branch].snapshot_id), appended
+        made = writing.commit_transaction()
+        self._log_added(added)
+        return int(made.refs()[branch].snapshot_id), appended
+
+    def _log_added(self, columns: Sequence[str]) -> None:
+        for name in columns:  # also one that others have renamed or dropped, and that comes back by this name
+            get_logger().info("iceberg_column_added", table=self._spec.table, column=name)
 
     def outcomes(self, above: int = 0) -> Iterator[BatchOutcomes]:
         """What is kept of all commits."""
@@ -687,15 +691,3 @@ def data_files(table: Any) -> list[Path]:
             " them (CALL system.rewrite_data_files), then try again"
         )
     return [local_path(task.file.file_path) for task in tasks]
-
-
-def _pieces(rows: Any) -> Iterator[Any]:
-    """The rows as tables of about PIECE_ROWS each."""
-    held: list[Any] = []
-    for batch in rows:
-        held.append(batch)
-        if sum(one.num_rows for one in held) >= PIECE_ROWS:
-            yield pa.Table.from_batches(held, rows.schema)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held, rows.schema)

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset
+import pyiceberg.table.update
 import pytest
 from loader_world import World
-from pyiceberg.table.update import RemoveSchemasUpdate
 from pyiceberg.types import IntegerType
 
 from rocketcrew import read
 from rocketcrew.cli.reading import DuckViews, dataset
 
+updates: Any = pyiceberg.table.update
 TABLES = ("iceberg",)
 STRUCT = pa.struct([("x y", pa.int32()), ("z", pa.list_(pa.struct([("q.r", pa.string())])))])
 
@@ -36,7 +36,7 @@ def forget_schemas(world: World) -> None:
     table = world.target().table()
     old = [number for number in table.schemas() if number != table.schema().schema_id]
     assert old
-    table.catalog.commit_table(table, (), (RemoveSchemasUpdate(schema_ids=old),))
+    table.catalog.commit_table(table, (), (updates.RemoveSchemasUpdate(schema_ids=old),))
 
 
 @pytest.mark.parametrize(
