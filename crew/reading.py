@@ -7,6 +7,7 @@ the newest epoch, of these the one with the most reconsume times, among equals t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -118,8 +119,7 @@ def as_pandas(rows: Any) -> Any:
 
 def _nullable(kind: Any) -> Any:
     """pandas' kind for an integer of Arrow's that may be null."""
-    import pandas
-
+    pandas: Any = import_module("pandas")
     return pandas.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("uI", "UI"))  # Int64, UInt8
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import NamedTuple
@@ -63,7 +63,7 @@ class Reading:
         with connections.use(self.access) as link:
             yield from _Range(self, part, link, pause).batches()
 
-    def lost(self, part: Range, *holes: tuple[int, int]) -> None:
+    def lost(self, part: Range, holes: Sequence[tuple[int, int]]) -> None:
         """Offsets that are not there, of one answer: an error, or a line in the log."""
         start, end = holes[0]
         if self.options.fail_on_data_loss:
@@ -153,7 +153,7 @@ class _Range:
                     if holes := rows.take(result.body, before, min(at, part.end)):  # many, in a compacted topic
                         if not await self._is_final(address):
                             raise self._undecided(address, result, holes[0][0])
-                        self._reading.lost(part, *holes)
+                        self._reading.lost(part, holes)
                 if rows.full:
                     yield rows
                     rows = self._rows()
@@ -213,7 +213,7 @@ class _Range:
         self._tries = 0
         if end is None:
             raise self._undecided(address, result, at)
-        self._reading.lost(part, (at, end))
+        self._reading.lost(part, [(at, end)])
         return end
 
     async def _is_final(self, address: str) -> bool:
