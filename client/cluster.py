@@ -57,7 +57,7 @@ from .name_servers import NOT_READY, NameServers
 from .remoting_client import Remoting
 from .request_rules import vip_address
 from .route_cache import KnownRoutes, is_folder
-from .routes import BrokerTable, default_route, judged, queues_to_read, queues_to_write
+from .routes import BrokerTable, default_route, is_final, judged, queues_to_read, queues_to_write
 
 DEFAULT_TOPIC_QUEUE_NUMS = 4
 ROUTES_MAX = 4_096
@@ -364,6 +364,11 @@ class Cluster:
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
         """The address of a broker's replica (0: master), None when no route in use names it."""
         return self._table().address(broker_name, broker_id, only_this=only_this)
+
+    def is_final(self, mq: MessageQueue) -> bool:
+        """Whether its broker's answers are those of a master, as far as the routes in use know (routes.py, `is_final`)."""
+        address, entry = self.broker_address(mq.broker_name), self._routes.get(mq.topic)
+        return address is not None and (entry is None or is_final(entry.route, mq.broker_name, address))
 
     def all_broker_addresses(self, *, masters_only: bool = False) -> list[str]:
         """The addresses of every broker that a route in use names, slaves too."""

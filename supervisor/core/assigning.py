@@ -220,7 +220,7 @@ class Assigning:
     def _begin(self, q: PulledQueue, offset: int, now: float) -> None:
         pq = q.pq
         self._move(pq, QueueEvent.OPENED)
-        pq.next_offset = q.committed = offset
+        pq.next_offset = q.committed = q.kept = q.newer = offset
         # The journal learns at once where the queue begins: a reset must make it forget before anything new is noted.
         self.s.out.append(JournalCommitted(pq.mq, offset, offset, q.opened_ms))
         self._elsewhere.pop(pq.mq, None)
@@ -592,14 +592,14 @@ class Assigning:
             self.s.outcomes.add(SKIPPED, q.pq.mq, max(start, move.skips_from), move.offset)
         return self._commit(q, move.offset)
 
-    def committed(self, handle: int, offset: int, ok: bool, left_at: int, now: float) -> None:
+    def committed(self, handle: int, offset: int, ok: bool, left_at: int, final: bool, now: float) -> None:
         """The broker's answer to a Commit; a refused one is asked again at the next persist."""
         q = self.s.pulled.get(handle)
         if q is None or q.commit_asked != offset:
             self.s.counters.late_answers += 1
             return
         pq, q.commit_asked = q.pq, -1
-        if fell_back := is_forgotten(q, left_at, now):
+        if fell_back := is_forgotten(q, left_at, final, now):
             ok, q.back_at = False, left_at
         if ok and left_at > offset and pq.state is QueueState.ASSIGNED:
             q.left_to, q.committed_at, q.back_at = offset, now, sys.maxsize

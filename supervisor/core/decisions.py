@@ -338,7 +338,7 @@ class Core:
             self._shared_id.looked_up(event, now)
 
     def _opened(self, event: ev.Opened, now: float) -> None:
-        if self.doubts.answered(event.handle, event.offset, event.wall_ms, now):
+        if self.doubts.answered(event, now):
             return
         q = self.state.pulled.get(event.handle)
         if q is not None and event.offset is not None:
@@ -371,7 +371,8 @@ class Core:
 
     def _committed(self, event: ev.Committed, now: float) -> None:
         ok = event.ok and self.doubts.is_done(event)
-        self.assigning.committed(event.handle, event.offset, ok, event.left_at, now)
+        self.doubts.committed(event, now)
+        self.assigning.committed(event.handle, event.offset, ok, event.left_at, event.final, now)
 
     def _broker_lost(self, event: ev.BrokerLost, now: float) -> None:
         if self.locking is not None:

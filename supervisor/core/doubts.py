@@ -13,10 +13,11 @@ each topic is asked for again with growing pauses.
 With locks the group's offset is asked for once the broker has confirmed the queue's lock, since until then another may move
 it, and nothing of the queue starts before that is answered (locking.py). So it is in a stop with what the queue finishes.
 
-An offset that went back below what was committed has two causes: a broker that was killed forgot its last seconds, or an
-operator reset the group and another member, which had the queue, took that. After a short while it is the first, and ours is
-committed again; once the broker may have forgotten us (GONE_S) it may be the second, which asks for messages to be run again:
-then the queue is read again from there.
+An offset that went back below what was committed has two causes: the broker forgot its last seconds (it was killed, or a
+slave serves in its place, or has become master), or an operator reset the group and another member, which had the queue, took
+that. The second asks for messages to be run again: the queue is read again from there. It is the first, and ours is committed
+again, after a short while (GONE_S), where a slave says it, and where it goes back by no more than what was committed in the
+last seconds before the broker was lost (TAIL_S).
 
 Of a queue that leaves all commits are guarded, but for where it was moved to (assigning.py). So it is in doubt too: to what
 its broker has corrected our offset, the group may be far beyond.
@@ -31,7 +32,7 @@ from math import inf
 from ...remoting.log_keys import place_keys
 from ...remoting.queues import MessageQueue
 from .actions import Commit, FetchOffset, JournalGoesOn
-from .events import Committed, Members
+from .events import Committed, Members, Opened
 from .process_queue import ProcessQueue, PulledQueue
 from .state import State
 from .states import QueueState
@@ -45,6 +46,8 @@ AGAIN_MAX_S = 8.0
 """Between two look-ups of a topic while nobody answers: so late a broker that is back may be asked."""
 GONE_S = 90.0
 """Brokers forget a member 120 s after its last heartbeat, which may have been 30 s old."""
+TAIL_S = 20.0
+"""Brokers write offsets down each 5 s (flushConsumerOffsetInterval), and slaves fetch them each 10 s (SlaveSynchronize)."""
 
 
 def is_guarded(q: PulledQueue, moves: bool) -> bool:
@@ -61,12 +64,17 @@ def guarded_from(q: PulledQueue) -> int:
     return min(q.committed, q.back_at)
 
 
-def is_forgotten(q: PulledQueue, left_at: int, now: float) -> bool:
+def is_reset(q: PulledQueue, offset: int, final: bool, now: float) -> bool:
+    """Of a queue in doubt, where the group was found at `offset`, below what we committed: whether an operator wants that."""
+    return final and offset < q.kept and now - q.cut_off_at >= GONE_S
+
+
+def is_forgotten(q: PulledQueue, left_at: int, final: bool, now: float) -> bool:
     """Of a queue that ends in doubt, to be opened here again or in a stop: whether a broker that was killed left its commit
     behind, so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had
     that."""
     again = q.pq.state is QueueState.DRAINING and q.ours and q.move is None and q.pq.locked_until == inf
-    return again and q.in_doubt and 0 <= left_at < guarded_from(q) and now - q.cut_off_at < GONE_S
+    return again and q.in_doubt and 0 <= left_at < guarded_from(q) and not is_reset(q, left_at, final, now)
 
 
 def is_untold(q: PulledQueue) -> bool:
@@ -114,6 +122,8 @@ class Doubts:
             return  # nobody else has them
         doubted = [q for q in queues if q.pq.state in (QueueState.ASSIGNED, QueueState.DRAINING)]
         for q in doubted:
+            if not q.in_doubt and min(since, max(q.committed_at, q.end_told_at)) - q.newer_at >= TAIL_S:
+                q.kept = q.newer  # the broker was there for so long since
             q.cut_off_at = min(q.cut_off_at, since) if q.in_doubt else since
             q.doubted_at, q.position_asked = now, False
         for topic in dict.fromkeys(q.pq.mq.topic for q in doubted if q.pq.state is QueueState.ASSIGNED):
@@ -154,14 +164,15 @@ class Doubts:
         q.position_asked = True
         self.s.out.append(FetchOffset(q.pq.handle, q.pq.mq, in_doubt=True, known=q.committed))
 
-    def answered(self, handle: int, offset: int | None, wall_ms: int, now: float) -> bool:
+    def answered(self, answer: Opened, now: float) -> bool:
         """Where the group is, None = that could not be found out, -1 = it has no offset. False where nobody doubts: the
         queue is opened there."""
-        counts = self._answered(handle, offset, wall_ms, now)
+        counts = self._answered(answer, now)
         self._tell_went_back()
         return counts
 
-    def _answered(self, handle: int, offset: int | None, wall_ms: int, now: float) -> bool:
+    def _answered(self, answer: Opened, now: float) -> bool:
+        handle, offset = answer.handle, answer.offset
         q = self.s.pulled.get(handle)
         if q is None or not q.in_doubt:
             return False
@@ -180,10 +191,10 @@ class Doubts:
             self.s.log("warning", "queue_went_on_elsewhere", **place_keys(q.pq.mq, q.pq.head_offset), committed=offset)
             self._restart(q.pq, now)
         elif offset < q.committed:
-            self._went_back(q, offset, now)
+            self._went_back(q, offset, answer.final, now)
         else:
             q.doubted_at, q.left_to, q.back_at = inf, -1, sys.maxsize
-        self._note_later(q, wall_ms)
+        self._note_later(q, answer.wall_ms)
         return True
 
     def _note_later(self, q: PulledQueue, wall_ms: int) -> None:
@@ -192,10 +203,10 @@ class Doubts:
         if q.pq.state is QueueState.ASSIGNED and not q.in_doubt:
             self.s.out.append(JournalGoesOn(q.pq.mq, wall_ms))
 
-    def _went_back(self, q: PulledQueue, offset: int, now: float) -> None:
+    def _went_back(self, q: PulledQueue, offset: int, final: bool, now: float) -> None:
         """Read it again from there, or commit ours once more, at once. What has no offset is no reset: it would be opened
         where new groups begin."""
-        again = offset >= 0 and now - q.cut_off_at >= GONE_S
+        again = offset >= 0 and is_reset(q, offset, final, now)
         fell = offset >= 0 or q.committed_at > -inf or q.back_at < sys.maxsize  # else there was none before, either
         if fell:
             told = self._gone_back.setdefault((q.pq.mq.broker_name, again), [])
@@ -204,6 +215,7 @@ class Doubts:
             self._restart(q.pq, now)
         else:
             q.doubted_at, q.committed_at, q.left_to = inf, -inf, -1
+            q.kept, q.newer, q.newer_at = max(offset, 0), max(offset, 0), now
             if fell:
                 q.back_at = offset
                 if q.pq.state is QueueState.DRAINING:
@@ -225,6 +237,14 @@ class Doubts:
         know better."""
         q = self.s.pulled.get(commit.handle)
         return not commit.moves if q is None else is_guarded(q, commit.moves)
+
+    def committed(self, answer: Committed, now: float) -> None:
+        """The answer to a commit. What was committed so long ago that a master forgets it no more is noted now and then."""
+        q = self.s.pulled.get(answer.handle)
+        if q is None or q.commit_asked != answer.offset or now - q.newer_at < TAIL_S:
+            return
+        if answer.ok and answer.left_at < 0 and answer.final:
+            q.kept, q.newer, q.newer_at = q.newer, answer.offset, now
 
     def is_done(self, answer: Committed) -> bool:
         """Whether nothing is left to be done of a commit that may have left the group where it was.

@@ -97,6 +97,8 @@ class Opened:
     offset: int | None
     wall_ms: int = 0
     """When it came, in ms since 1970; 0 = not known. It says which of two journals is the later one."""
+    final: bool = True
+    """Not a slave's, which has what its master had some time ago."""
 
 
 @dataclass(slots=True, eq=False)
@@ -108,6 +110,8 @@ class Committed:
     ok: bool
     left_at: int = -1
     """Where the group is instead, whose offset a guarded commit has left as it was; -1 = it is at `offset`."""
+    final: bool = True
+    """As that of `Opened`."""
 
 
 @dataclass(slots=True, eq=False)

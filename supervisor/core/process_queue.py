@@ -229,9 +229,9 @@ class PulledQueue:
 
     __slots__ = (
         "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
-        "end_told_at", "final_commit", "forgets", "gap_logged_at", "last_body_bytes", "last_commit_at", "last_commit_tries",
-        "last_pull", "left_to", "move", "opened_ms", "ours", "position_asked", "pq", "pull_pending", "refusals",
-        "refused_at", "refused_code", "refused_remark", "settled_to", "starved",
+        "end_told_at", "final_commit", "forgets", "gap_logged_at", "kept", "last_body_bytes", "last_commit_at",
+        "last_commit_tries", "last_pull", "left_to", "move", "newer", "newer_at", "opened_ms", "ours", "position_asked", "pq",
+        "pull_pending", "refusals", "refused_at", "refused_code", "refused_remark", "settled_to", "starved",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -250,6 +250,9 @@ class PulledQueue:
         """Since when another member may have gone on with it unnoticed; inf = it is ours (doubts.py)."""
         self.cut_off_at = 0.0
         """Of a doubt: since when the broker may not have heard of us, also where there were several doubts since."""
+        self.kept, self.newer, self.newer_at = -1, -1, float("-inf")
+        """Below `kept` its broker forgets no offset, whatever happens to it; `newer` was committed at `newer_at`, and takes
+        the place of that in time."""
         self.position_asked = False
         """Where the group is was asked for that, and not answered."""
         self.final_commit = False

@@ -133,7 +133,7 @@ class Commits:
 
     async def commit(self, action: Commit) -> None:
         """One commit, answered by `Committed`."""
-        ok, left_at = True, -1
+        ok, left_at, final = True, -1, self._cluster.is_final(action.mq)
         try:
             left_at = await self._tell(action)
         except RocketcrewError as error:
@@ -142,7 +142,8 @@ class Commits:
             if ok:
                 self._known.pop((action.mq.broker_name, action.mq.topic), None)
             log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))
-        self._core.handle(ev.Committed(action.handle, action.offset, ok, left_at), self._now())
+        final = final and self._cluster.is_final(action.mq)
+        self._core.handle(ev.Committed(action.handle, action.offset, ok, left_at, final), self._now())
 
     async def _tell(self, action: Commit) -> int:
         """To the master that the route names; when it cannot be reached, once more to the one that a new route names, where

@@ -328,6 +328,7 @@ class GroupMember:
 
     async def _fetch_offset(self, action: act.FetchOffset) -> None:
         offset: int | None = None
+        final = self._cluster.is_final(action.mq)
         try:
             if action.in_doubt:
                 offset = await self._first_offset.group_is_at(action.mq, action.known)
@@ -336,7 +337,8 @@ class GroupMember:
         except RocketcrewError as error:
             if not action.in_doubt:  # else pulls and commits say it
                 log.warning("first_offset_not_found", **queue_keys(action.mq), error=str(error))
-        self._core.handle(ev.Opened(action.handle, offset, wall_ms()), self._loop.time())
+        final = final and self._cluster.is_final(action.mq)
+        self._core.handle(ev.Opened(action.handle, offset, wall_ms(), final), self._loop.time())
         self._act_soon()
 
     async def _first(self, mq: MessageQueue) -> int:

@@ -102,8 +102,8 @@ class BrokerHost:
         self._tick_at = float("inf")
         self._set_tick()
 
-    def kill(self) -> None:
-        """Kill -9: what was not saved is gone; every connection too."""
+    def kill(self, away_ms: float = 0.0) -> None:
+        """Kill -9: what was not saved is gone; every connection too. It comes back, after `away_ms` at least."""
         if self.core is None:
             return
         for key in self.queues():
@@ -118,7 +118,7 @@ class BrokerHost:
         for link in list(self.channels.values()):
             link.cut(delivers=False)
         self.channels.clear()
-        self.world.after(20 + self.world.random.random() * 1500, self.start)
+        self.world.after(away_ms + 20 + self.world.random.random() * 1500, self.start)
 
     def connect(self, member: SimMember) -> Link | None:
         """A new connection, None while the broker is down."""

@@ -84,3 +84,21 @@ def test_what_others_did_while_it_was_cut_off_stays(order: str, seed: int) -> No
     assert simulation.world.happened["the broker's offset went back"] == 0
     assert repeated == 0 or order == "concurrent"
     assert repeated <= IN_HAND_MAX
+
+
+class BrokerAway(Away):
+    """Killed, and back when it would have forgotten its members."""
+
+    away_ms = 100_000
+
+    def leaves(self, member: SimMember) -> None:
+        del member
+        self.broker.kill(away_ms=self.away_ms)
+
+
+@pytest.mark.parametrize("seed", [1, 4, 6])
+def test_what_a_broker_forgot_that_was_away_for_long_does_not_run_again(seed: int) -> None:
+    """Offsets of its last moments were taken for a reset: all that was finished above them ran again."""
+    simulation = BrokerAway(seed, Parts((), QUIET | ALL_SUCCEED))
+    assert simulation.play() == 0
+    assert simulation.world.happened["the broker's offset went back"] > 0

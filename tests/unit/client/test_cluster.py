@@ -348,6 +348,16 @@ async def test_addresses_that_are_none_are_left_out_and_brokers_without_another(
             await cluster.address_of(MessageQueue("t", "b", 0))
 
 
+@pytest.mark.parametrize(("brokers", "final"), [({0: "a:10911", 1: "a:10912"}, True), ({1: "a:10912"}, False)])
+async def test_only_what_a_master_says_is_final(make_peer, brokers, final):
+    told = TopicRouteData(queue_datas=(QueueData("a", 2, 2, 6),), broker_datas=(BrokerData("a", brokers),))
+    async with make_peer(Routes(t=told)) as server, cluster_of(server.address) as cluster:
+        assert not cluster.is_final(MessageQueue("t", "a", 0)), "nobody is known"
+        await cluster.route("t")
+        assert cluster.is_final(MessageQueue("t", "a", 0)) is final
+        assert cluster.is_final(MessageQueue("another", "a", 0)) is final
+
+
 async def test_the_address_of_a_queue_is_looked_up_on_a_miss(make_peer):
     known = Routes(t=route_of("a"))
     async with make_peer(known) as server, cluster_of(server.address) as cluster:

@@ -156,70 +156,6 @@ def cut_off(bench: Bench) -> None:
     lost(bench)
 
 
-def still_for_long(bench: Bench) -> None:
-    bench.pass_ms(GONE_S * 1000)
-
-
-@pytest.mark.parametrize("doubt", [cut_off, still_for_long])
-def test_a_reset_that_another_member_took_is_not_undone(make: Make, doubt: Callable[[Bench], None]) -> None:
-    """We committed 2, then were away for so long that the brokers forgot us; an operator asked for 0 to be run again."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    doubt(bench)
-    bench.take(act.FetchAssignment)
-    bench.members([0])
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
-    assert "group_offset_went_back" in bench.logged()
-    commits = bench.take(act.Commit)
-    assert [(commit.guarded, commit.known) for commit in commits] == [(True, 2)]
-    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
-    bench.take(act.Pull)
-    bench.members([0])
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
-    assert [pull.offset for pull in bench.take(act.Pull)] == [0]
-    bench.none(act.Commit)
-
-
-def test_no_offset_is_no_reset(make: Make) -> None:
-    """The broker has lost all of the group's: the queue would be opened at its end, and what lies between be passed over."""
-    bench, _ = running(make)
-    assert bench.persist() == [2]
-    cut_off(bench)
-    bench.take(act.FetchAssignment)
-    bench.members([0])
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, -1), bench.now)
-    bench.core.handle(ev.Persist(), bench.now)
-    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(2, False)]
-
-
-def test_many_offsets_that_went_back_are_one_line(make: Make) -> None:
-    bench = make()
-    bench.core.handle(ev.Start(), bench.now)
-    bench.open(0, 1, 2, offset=7)
-    lost(bench)
-    bench.take(act.FetchAssignment)
-    bench.members([0, 1, 2])
-    bench.take(act.Log)
-    for fetch in bench.take(act.FetchOffset):
-        bench.none(act.Log)
-        bench.core.handle(ev.Opened(fetch.handle, 5), bench.now)
-    told = {"broker": "b", "queues": 3, "first": f"{TOPIC}/0", "offset": 7, "committed": 5, "again": False}
-    assert [(log.event, log.keys) for log in bench.take(act.Log)] == [("group_offset_went_back", told)]
-
-
-def test_where_nothing_was_ever_committed_no_offset_went_back(make: Make) -> None:
-    bench = make()
-    bench.core.handle(ev.Start(), bench.now)
-    bench.members([0])
-    bench.core.handle(ev.Opened(bench.one(act.FetchOffset).handle, 0), bench.now)
-    bench.take(act.FetchAssignment)
-    lost(bench)
-    answered(bench, -1)
-    assert "group_offset_went_back" not in bench.logged()
-    bench.core.handle(ev.Persist(), bench.now)
-    assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(0, False)]
-
-
 @pytest.mark.parametrize("opened_at", [0, 1000])
 def test_where_nothing_was_ever_committed_or_finished_a_stop_owes_nothing(make: Make, opened_at: int) -> None:
     """It tried three times to tell that to a broker that was away, and logged a deadline that had not come."""
@@ -276,19 +212,6 @@ def test_a_guarded_commit_that_left_the_offset_is_not_in(make: Make) -> None:
     assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == [(3, 2)]
     bench.core.handle(ev.Committed(handle, 3, ok=True), bench.now)
     assert bench.core.state.pulled[handle].committed == 3
-
-
-def test_a_stop_that_leaves_the_group_behind_is_not_clean(make: Make) -> None:
-    """It may have been reset: the broker may have forgotten us."""
-    bench, handle = frozen(make)
-    cut_off(bench)
-    bench.core.handle(ev.Stop(), bench.now)
-    for _ in range(3):
-        for commit in bench.take(act.Commit):
-            bench.core.handle(ev.Committed(handle, commit.offset, ok=True, left_at=1), bench.now)
-        bench.pass_ms(600)
-    finished = bench.one(act.Finished)
-    assert (finished.uncommitted, finished.clean) == (2, False)  # from where the group is
 
 
 @pytest.mark.parametrize(("refusals", "uncommitted"), [(0, 0), (2, 0), (3, 2)])
@@ -449,26 +372,6 @@ def test_where_the_group_was_found_behind_counts_no_more_once_a_commit_finds_it_
     bench.core.handle(ev.Committed(handle, 3, ok=True, left_at=50), bench.now)
     bench.revoke()
     assert {commit.known for commit in bench.take(act.Commit)} == {2}
-
-
-@pytest.mark.parametrize(("seconds", "again"), [(1, True), (GONE_S, False)])
-def test_a_queue_that_is_restarted_in_doubt_tells_the_broker_what_that_forgot(
-    make: Make, seconds: float, again: bool
-) -> None:
-    """Its commit was left behind and taken for done, and all was run again from the older offset. What the group went back to
-    when the broker may have forgotten us is a reset, and counts."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    lost(bench)
-    bench.pass_ms(seconds * 1000)
-    bench.commits(ok=False)
-    bench.core.handle(ev.Subscribe(TOPIC), bench.now)
-    bench.pass_ms(600)
-    bench.one(act.Commit)
-    bench.core.handle(ev.Committed(handle, 2, ok=True, left_at=0), bench.now)
-    bench.pass_ms(600)
-    assert [(commit.offset, commit.known) for commit in bench.take(act.Commit)] == ([(2, 0)] if again else [])
-    assert (handle in bench.core.state.pulled) is again
 
 
 def test_a_commit_that_finds_the_group_further_is_no_error_and_not_asked_each_time(make: Make) -> None:

@@ -39,7 +39,8 @@ class Brokers:
         self.stored = stored
         self.young = young
         self.updated: list[tuple[str, int]] = []
-        self.master = "old:1"
+        self.master, self.after = "old:1", "new:1"
+        """And that of the next route."""
         self.living = {"new:1"}
         self.deleted = self.unrouted = False
         self.remoting = self
@@ -89,11 +90,14 @@ class Brokers:
         del only_this
         return self.master
 
+    def is_final(self, _mq: MessageQueue) -> bool:
+        return self.master != "slave:1"
+
     async def route(self, _topic: str, refresh: bool = False) -> None:
         assert refresh
         if self.unrouted:
             raise BrokerError(ResponseCode.TOPIC_NOT_EXIST, "", "GET_ROUTEINFO_BY_TOPIC")
-        self.master = "new:1"
+        self.master = self.after
 
 
 def begin(brokers: Brokers, mq: MessageQueue, where: str) -> tuple[int, str]:
@@ -243,7 +247,7 @@ class Answers:
 
     def __init__(self) -> None:
         self.seen: list[tuple[int, bool]] = []
-        self.left_at = -1
+        self.left_at, self.final = -1, True
         self.doubts = self
         self.doubted = False
 
@@ -253,7 +257,7 @@ class Answers:
     def handle(self, event: Event, _now: float) -> None:
         assert isinstance(event, Committed)
         self.seen.append((event.offset, event.ok))
-        self.left_at = event.left_at
+        self.left_at, self.final = event.left_at, event.final
 
 
 def commits_to(brokers: Brokers, core: Any) -> Commits:
@@ -298,6 +302,17 @@ def test_where_the_master_is_another_by_now_the_commit_looks_at_the_offset(moves
     asyncio.run(commits_to(brokers, core).commit(Commit(1, MQ, 5, guarded=False, known=3, moves=moves)))
     assert core.seen == [(5, True)]
     assert (brokers.updated, core.left_at) == (([("new:1", 5)], -1) if moves else ([], 400))
+
+
+@pytest.mark.parametrize(("master", "after", "final"), [("new:1", "new:1", True), ("slave:1", "slave:1", False),
+                                                        ("old:1", "slave:1", False)])  # fmt: skip
+def test_a_commit_says_whether_a_master_took_it(master: str, after: str, final: bool) -> None:
+    """Also where the route was another one when it was begun."""
+    brokers, core = Brokers(), Answers()
+    brokers.master, brokers.after, brokers.living = master, after, {"new:1", "slave:1"}
+    commits = commits_to(brokers, core)
+    asyncio.run(commits.commit(Commit(1, MQ, 5, guarded=False)))
+    assert (core.seen, core.final) == ([(5, True)], final)
 
 
 def test_a_commit_that_waited_until_its_queue_was_in_doubt_looks_at_the_offset() -> None:
