@@ -26,7 +26,7 @@ from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
 from ..client.operations import Operations
-from ..client.routes import refuse_static
+from ..client.routes import is_final, refuse_static
 from ..client.sync import run_with_cluster
 from ..conf.delta_names import maps_new_names
 from ..conf.formats import on_hdfs, on_s3
@@ -173,7 +173,9 @@ class Looking:
                 group=await self._group_facts(),
             )
         return replace(
-            facts, brokers=[await self._broker(*broker) for broker in sorted((await self._addresses()).items())]
+            facts,
+            brokers=[await self._broker(*broker) for broker in sorted((await self._addresses()).items())],
+            masterless=without_master(self._routes.values()),
         )
 
     async def _addresses(self) -> dict[str, str]:
@@ -225,7 +227,7 @@ class Looking:
         """Why the group may not read the queue, "" where it may, or where nobody says: asked by a pull at its end."""
         group = self._group if self._known else TOOLS_GROUP
         try:
-            address = await self._cluster.address_of(mq)
+            address = await self._cluster.address_of(mq, only_this=False)
             end = await self._operations.max_offset(mq, timeout_ms=TIMEOUT_MS)
             header = PullRequest(group, mq.topic, mq.queue_id, end, 1, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG",
                                  broker_name=mq.broker_name)  # fmt: skip
@@ -312,6 +314,19 @@ class Looking:
         clock_ms = broker_clock_ms(table)
         ahead_ms = None if clock_ms is None else round(clock_ms - now_ms)
         return BrokerFacts(name, address, table.get("brokerVersionDesc", ""), ahead_ms)
+
+
+def without_master(routes: Iterable[TopicRouteData]) -> dict[str, int]:
+    """The brokers of these topics that have no master, and the id of the replica that serves for it (0: it acts as one)."""
+    found: dict[str, int] = {}
+    masters = set[str]()
+    for route in routes:
+        for data in route.broker_datas:
+            first = min(data.broker_addrs, default=MASTER_ID)
+            found[data.broker_name] = first
+            if is_final(route, data.broker_name, data.broker_addrs.get(first, "")):
+                masters.add(data.broker_name)
+    return {name: first for name, first in sorted(found.items()) if name not in masters}
 
 
 async def may_make_groups(cluster: Cluster, address: str) -> bool:

@@ -219,6 +219,8 @@ class Facts:
     dead: TopicFacts | None = None
     group: GroupFacts | None = None
     brokers: Sequence[BrokerFacts] = ()
+    masterless: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Brokers that have no master, and the id of the replica that serves for it (0: it acts as one)."""
     client_rebalance: bool = True
     broadcasting: bool = False
     handler: HandlerFacts | None = None
@@ -237,6 +239,7 @@ def findings(facts: Facts) -> list[Finding]:
     found += [_topic(topic) for topic in facts.topics]
     if facts.group is not None:
         found += [*_retries(facts), *_group(facts.group, facts.topics)]
+    found += [_masterless(*one) for one in facts.masterless.items()]
     for broker in facts.brokers:
         found += _broker(broker, client_rebalance=facts.client_rebalance or facts.broadcasting)
     if facts.handler is not None:
@@ -408,6 +411,13 @@ def version_of(text: str) -> tuple[int, int, int] | None:
     """The numbers of V4_9_7 and the like."""
     found = re.match(r"V(\d+)_(\d+)_(\d+)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else None
+
+
+def _masterless(name: str, replica: int) -> Finding:
+    there = f"only replica {replica}" if replica else "only a slave that acts as one"
+    return Finding(Level.WARNING, "broker", f"{name}: no master, {there}, which may lack its newest messages and offsets",
+                   "start its master: until then nothing can be sent to it or sent back, its queues get no locks"
+                   " (consumer.order), and no offset can be reset")  # fmt: skip
 
 
 def _broker(broker: BrokerFacts, *, client_rebalance: bool) -> Iterator[Finding]:

@@ -21,6 +21,7 @@ from rocketcrew.cli.checkup_facts import (
     refused,
     sentry_facts,
     table_facts,
+    without_master,
 )
 from rocketcrew.cli.checkups import (
     BrokerFacts,
@@ -45,6 +46,7 @@ from rocketcrew.cli.checkups import (
 from rocketcrew.conf.settings import load
 from rocketcrew.durable.mounts import Mount
 from rocketcrew.remoting.admin_bodies import OffsetWrapper
+from rocketcrew.remoting.bodies import BrokerData, QueueData, TopicRouteData
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.workers.boot import TableSpec
 from rocketcrew.workers.loading import HandlerSpec
@@ -119,6 +121,8 @@ def group(**changes: object) -> dict[str, object]:
         (broker(version="V4_8_0"), "warning", "broker", "older"),
         (broker(version="V4_9_7") | {"client_rebalance": False}, "fault", "broker", "client_rebalance = true"),
         (broker(unreachable="refused"), "fault", "broker", "a at a:10911 does not answer (refused)"),
+        ({"masterless": {"a": 1}}, "warning", "broker", "a: no master, only replica 1"),
+        ({"masterless": {"a": 0}}, "warning", "broker", "a: no master, only a slave that acts as one"),
         (broker(ahead_ms=61_000), "warning", "clock", "a's is 61 s ahead of ours"),
         (broker(ahead_ms=-61_000), "warning", "clock", "61 s late against ours"),
         ({"handler": replace(HANDLER, wrong="no function")}, "fault", "handler", "no function"),
@@ -196,6 +200,19 @@ def test_what_does_not_exist_yet_or_is_not_told_is_fine() -> None:
     assert not of(new)
     assert not of(replace(FINE, group=replace(GROUP, unknown="no permission")))
     assert not of(replace(FINE, broadcasting=True, retry=replace(RETRY, perms={"a": 0})))
+
+
+@pytest.mark.parametrize(
+    ("brokers", "perm", "acting", "masterless"),
+    [({0: "a:1", 1: "a:2"}, 6, False, {}), ({2: "a:3", 1: "a:2"}, 6, False, {"a": 1}), ({0: "a:2"}, 4, True, {"a": 0}),
+     ({0: "a:1"}, 4, False, {}), ({0: "a:1"}, 6, True, {})],
+)  # fmt: skip
+def test_a_broker_of_which_only_slaves_are_left_has_no_master(
+    brokers: dict[int, str], perm: int, acting: bool, masterless: dict[str, int]
+) -> None:
+    """All was said to be fine, as the slave answered."""
+    route = TopicRouteData((QueueData("a", 4, 4, perm),), (BrokerData("a", brokers, enable_acting_master=acting),))
+    assert without_master([route]) == masterless
 
 
 def test_members_that_share_no_queues_may_be_more_than_those() -> None:
