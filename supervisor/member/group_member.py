@@ -114,7 +114,7 @@ class GroupMember:
         self._heartbeats = Heartbeats(self._cluster, self._operations, self._heartbeat_data, interval_ms, self._run)
         self._routes = RouteKeeper(
             self._cluster, self._subscriptions.keys, RouteCache(routes_file) if routes_file else None, held=core.topics_held,
-            changed=self._rebalance, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
+            changed=self._routes_changed, new_brokers=self._heartbeats.now, renewed=self._look_for_deleted, run=self._run,
             refused=refused, retry_topic=RETRY_PREFIX + self._group,
         )  # fmt: skip
         self._commits, self._first_offset = offset_store(
@@ -253,6 +253,10 @@ class GroupMember:
             log.warning("topic_deleted", queues=[tuple(mq) for mq in deleted])
             self._begun_anew.update(deleted)
             self._reset_offsets(dict.fromkeys(deleted, 0))
+
+    def _routes_changed(self) -> None:
+        self._locks.routes_changed()
+        self._rebalance()
 
     def _rebalance(self) -> None:
         self._core.handle(ev.Rebalance(), self._loop.time())

@@ -93,6 +93,14 @@ class QueueLocks:
             elif name in self._at:
                 self._at[name].discard(address)
 
+    def routes_changed(self) -> None:
+        """A slave that has become master, as in a planned switch of roles: no connection tells of that, as heartbeats went to
+        it before. It knows none of our locks, and may have older offsets."""
+        masters = (self._cluster.broker_address(name) for name in self._cluster.broker_names())
+        for address in dict.fromkeys(masters):
+            if address in self._connected:
+                self.connected(address)
+
     def connection_lost(self, address: str) -> None:
         """The broker at that address may have restarted, also where the route names another one by now: unless that one knows
         us as well, as where a route changes to and fro."""

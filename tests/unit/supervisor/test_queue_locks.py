@@ -91,6 +91,24 @@ def test_a_slave_that_became_master_knows_us_once_the_loss_is_told() -> None:
     assert world.lost == ["a", "a"]
 
 
+def test_a_planned_switch_of_roles_puts_the_locks_in_doubt() -> None:
+    """Heartbeats go to slaves, too: no connection was lost or made, and the new master had none of our locks."""
+    world = World()
+    world.locks.connected("slave:1")
+    world.locks.routes_changed()
+    assert world.lost == []
+    world.at["a"] = "slave:1"
+    world.locks.routes_changed()
+    assert world.lost == ["a"]
+    world.locks.routes_changed()
+    del world.at["a"]
+    world.locks.routes_changed()
+    assert world.lost == ["a"]
+    world.at["a"] = "one:2"  # not connected yet: `connected` will tell
+    world.locks.routes_changed()
+    assert world.lost == ["a"]
+
+
 def test_a_master_that_we_were_connected_to_as_a_slave_counts_when_it_is_lost() -> None:
     world = World()
     world.locks.connected("slave:1")
