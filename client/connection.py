@@ -201,9 +201,14 @@ class Connection(asyncio.BufferedProtocol):
         self._fail_pending()
         self._transport.close()
 
-    def retire(self, why: str) -> None:
-        """Take no new requests; close when those that wait have their answers."""
+    def retire(self, why: str, *, held: int | None = None) -> None:
+        """Take no new requests; close when those that wait have their answers. Requests of the code `held`, which a peer
+        answers when it likes, end at once, but for one whose answer is being read."""
         self._retired = why
+        for pending in self._table.of_code(held) if held is not None else ():
+            if pending is not self._receiving:
+                self._table.take(pending.opaque)
+                self._fail(pending, why)
         self._close_retired()
 
     def abort(self, why: str) -> None:
@@ -423,6 +428,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail_pending(self) -> None:
         for pending in self._table.take_all():
-            if not pending.waiter.done():
-                text = f"{name_of_request(pending.code)} sent, no answer: {self._why}"
-                pending.waiter.set_exception(UnreachableError(self.address, text))
+            self._fail(pending, self._why)
+
+    def _fail(self, pending: Pending, why: str) -> None:
+        if not pending.waiter.done():
+            text = f"{name_of_request(pending.code)} sent, no answer: {why}"
+            pending.waiter.set_exception(UnreachableError(self.address, text))

@@ -115,6 +115,10 @@ class PendingTable:
         """Remove and return the request, None when it is unknown, answered or expired."""
         return self._by_opaque.pop(opaque, None)
 
+    def of_code(self, code: int) -> list[Pending]:
+        """The requests with this code, left in the table."""
+        return [pending for pending in self._by_opaque.values() if pending.code == code]
+
     def expire(self, now_s: float) -> list[Pending]:
         """Remove and return the requests whose deadline has passed, oldest deadline first."""
         expired: list[Pending] = []

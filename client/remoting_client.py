@@ -24,7 +24,7 @@ import ssl
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..remoting.codes import ResponseCode
+from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import TimedOutError, UnreachableError, UsageError
 from .access import Access
@@ -202,10 +202,11 @@ class Remoting:
         return count
 
     def retire_all_but(self, addresses: Collection[str]) -> None:
-        """End connections to other addresses than these, each when its requests are answered."""
+        """End connections to other addresses than these, each when its requests are answered. Not pulls: a peer that hangs
+        would be waited for until their time is over, and what replaced it has the messages."""
         for connection in tuple(self._connections.values()):
             if connection.open and connection.address not in addresses:
-                connection.retire("nobody names this address any more")
+                connection.retire("nobody names this address any more", held=RequestCode.PULL_MESSAGE)
         for address in self._unheard_ms.keys() - set(addresses):
             del self._unheard_ms[address]
 

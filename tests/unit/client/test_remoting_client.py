@@ -17,6 +17,7 @@ from rocketcrew.client.connecting import first_of
 from rocketcrew.client.remoting_client import Remoting
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import TimedOutError, UnreachableError, UsageError, retriable
+from rocketcrew.remoting.frame import encode
 
 LONG_MS = 60_000
 GO_AWAY = 1500
@@ -247,6 +248,46 @@ async def test_after_an_answer_or_where_nobody_names_it_a_silent_peer_is_left_at
         else:
             remoting.retire_all_but([])
         assert await asked_until_cut(peer, remoting) == 1
+
+
+async def test_of_a_peer_that_nobody_names_pulls_end_at_once_and_other_answers_are_waited_for(make_peer):
+    """Of a hung master they waited out their 30 s, though its slave was there to serve."""
+    async with make_peer() as peer, client() as remoting:
+        pull, commit = (
+            asyncio.create_task(remoting.request(peer.address, Command(code), timeout_ms=LONG_MS)) for code in (11, 15)
+        )
+        wire = await peer.accept()
+        asked, committed = await wire.next(), await wire.next()
+        remoting.retire_all_but([peer.address])
+        assert not pull.done()
+        remoting.retire_all_but([])
+        with pytest.raises(
+            UnreachableError, match=r"PULL_MESSAGE \(11\) sent, no answer: nobody names this address any more"
+        ):
+            await pull
+        wire.answer(asked, 0, body=b"late")
+        wire.answer(committed, 0)
+        assert (await commit).code == 0
+        await wire.closed_by_client()
+
+
+async def test_a_pull_whose_answer_is_being_read_is_read_to_its_end(make_peer):
+    came, room = asyncio.Event(), bytearray(8)
+
+    def sink(_command, _size):
+        came.set()
+        return memoryview(room)
+
+    async with make_peer() as peer, client() as remoting:
+        pull = asyncio.create_task(remoting.request(peer.address, Command(11), timeout_ms=LONG_MS, body_sink=sink))
+        wire = await peer.accept()
+        whole = encode((await wire.next()).response(0, {}, b"eight by"))
+        wire.raw(whole[:-4])
+        await came.wait()
+        remoting.retire_all_but([])
+        wire.raw(whole[-4:])
+        assert ((await pull).code, bytes(room)) == (0, b"eight by")
+        await wire.closed_by_client()
 
 
 async def test_requests_of_the_peer_name_the_address(make_peer):
