@@ -137,8 +137,9 @@ class Commits:
         try:
             left_at = await self._tell(action)
         except RocketcrewError as error:
-            # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing.
-            ok = is_missing_topic(error)
+            # A topic that was deleted has no offset to be kept; asked again and again, a stop would wait for nothing. A slave
+            # may not have it yet.
+            ok = is_missing_topic(error) and final and self._cluster.is_final(action.mq)
             if ok:
                 self._known.pop((action.mq.broker_name, action.mq.topic), None)
             log.warning("commit_failed", **place_keys(action.mq, action.offset), error=str(error))

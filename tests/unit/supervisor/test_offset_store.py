@@ -304,6 +304,13 @@ def test_where_the_master_is_another_by_now_the_commit_looks_at_the_offset(moves
     assert (brokers.updated, core.left_at) == (([("new:1", 5)], -1) if moves else ([], 400))
 
 
+def test_a_topic_that_a_slave_does_not_know_is_not_gone() -> None:
+    """It had not fetched it from its master yet: what it refused counted as committed, and a stop as clean."""
+    brokers = Brokers()
+    brokers.master, brokers.living, brokers.deleted = "slave:1", {"slave:1"}, True
+    assert commit(brokers, Commit(1, MQ, 5, guarded=False)) == [(5, False)]
+
+
 @pytest.mark.parametrize(("master", "after", "final"), [("new:1", "new:1", True), ("slave:1", "slave:1", False),
                                                         ("old:1", "slave:1", False)])  # fmt: skip
 def test_a_commit_says_whether_a_master_took_it(master: str, after: str, final: bool) -> None:
