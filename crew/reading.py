@@ -110,11 +110,16 @@ def read(
 def as_pandas(rows: Any) -> Any:
     """A DataFrame with each value as the table has it: pandas' own integers know no null, so that Arrow makes floats of a
     column with one, and these round an id above 2^53."""
-    frame = rows.to_pandas(integer_object_nulls=True)  # in lists and structs
-    for name, column in zip(rows.column_names, rows.columns, strict=True):
-        if column.null_count and pa.types.is_integer(column.type):
-            frame[name] = column.to_pandas(types_mapper=_nullable)
-    return frame
+    rows = rows.replace_schema_metadata(None)  # no column is anybody's index
+    apart = [
+        name
+        for name, column in zip(rows.column_names, rows.columns, strict=True)
+        if column.null_count and pa.types.is_integer(column.type)
+    ]
+    frame = rows.drop_columns(apart).to_pandas(integer_object_nulls=True)  # in lists and structs
+    for name in apart:
+        frame[name] = rows.column(name).to_pandas(types_mapper=_nullable)
+    return frame[rows.column_names]
 
 
 def _nullable(kind: Any) -> Any:

@@ -166,10 +166,13 @@ class Site:
 
 
 def _is_loopback(host: str) -> bool:
+    """However it is written: a socket also takes 127.1 and 2130706433."""
+    bare = host.strip("[]").lower()
     try:
-        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:  # another name
-        return False
+        address = ipaddress.ip_address(bare if ":" in bare else socket.inet_aton(bare))
+    except (ValueError, OSError):  # another name
+        return bare == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def page_html() -> bytes:

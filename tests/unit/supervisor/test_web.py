@@ -269,7 +269,7 @@ def test_the_page_is_off_unless_asked_for_and_asks_for_nothing_from_elsewhere() 
     ["evil.example", "evil.example:9911", "127.0.0.1.evil.example", "[", "[::1", "]", "[localhost]"],
 )
 def test_a_foreign_name_for_a_loopback_address_is_refused(host: str) -> None:
-    for listening in ("127.0.0.1", "127.0.0.2", "::1", "localhost"):
+    for listening in ("127.0.0.1", "127.1", "2130706433", "::1", "::ffff:127.0.0.1", "LOCALHOST"):
         assert answer(site(host=listening), "GET", "/status", Host=host).status == 403
     assert answer(site(host="0.0.0.0"), "GET", "/status", Host=host).status == 200
 
