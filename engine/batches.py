@@ -53,7 +53,7 @@ def spark_job(frame: Any, spec: TaskSpec) -> list[Report]:
             raise UsageError(
                 f"tasks on {report.unwritable}, may not write into {spec.folder}: driver and executors share"
                 " supervisor.data_dir, by the same path. Where containers run as another user, let a group of both write it"
-                " (chgrp and chmod 2770 on supervisor.data_dir); what is made below gets that group and its rights"
+                " (chgrp and chmod 3770 on supervisor.data_dir); what tasks write into gets that group and its rights"
             )
         if report.error:
             raise HandlerLoadError(report.error, report.traceback)

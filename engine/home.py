@@ -7,18 +7,25 @@ starting.json    where the stream begins, until the checkpoint says more; also i
 batches/<n>/     a batch on its way: open/ (segments), failed/ (messages), hands/, then manifest.json
 segments/        a staging folder as that of a supervisor's slot: what the loader's steps load (spark/staging.py)
 spark/, ship/    the driver's JVM, and the handler's modules on their way to executors
+
+Where tasks run as another user, `data_dir` is a group's to write. Of what is below, that group may write `TASK_DIRS` only:
+the driver starts `spark/.../bin/java` and sends `ship/`, so whoever may write, rename or plant these is the driver.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..conf.segment_format import OPEN_DIR
+import structlog
+
+from ..conf.segment_format import OPEN_DIR, READY_DIR
 from ..durable.files import make_folders, remove_tree, sync_path, try_lock, write_atomically
 from ..durable.room import unusable
 from ..durable.versions import LaterVersionError, check_version
@@ -30,11 +37,16 @@ from .planned import Planned, is_known, parse_checkpoint
 ENGINE_DIR, CHECKPOINT_DIR, LOCK_FILE = "engine", "checkpoint", "lock"
 MANIFEST = "manifest.json"
 FAILED_DIR, SEEN_DIR = "failed", "seen"
-TASK_DIRS = (OPEN_DIR, FAILED_DIR, SEEN_DIR, HANDS_DIR)
-"""What tasks write into, below the folder of their batch."""
+TASK_DIRS = (OPEN_DIR, READY_DIR, FAILED_DIR, SEEN_DIR, HANDS_DIR)
+"""What tasks write into, below the folder of their batch, and nothing else."""
 STATE_VERSION = 2
-SHARED_BITS = stat.S_ISGID | stat.S_IRWXG
-"""Of a folder that its group may use, and whose files get that group."""
+READ_BITS = stat.S_ISGID | stat.S_IRGRP | stat.S_IXGRP
+"""Of a folder that its group may look into, and whose files get that group."""
+WRITE_BITS = READ_BITS | stat.S_IWGRP
+NOT_OTHERS = 0o022
+"""As a umask: what is made is only its owner's to change."""
+
+_log = structlog.get_logger("rocketcrew.engine")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +79,9 @@ class Home:
         try:
             for folder in (self.batches, self.segments, self.ship):
                 make_folders(folder)
+            own, closed = (self.batches, self.segments), (self.ship, self.spark, self.checkpoint)
+            for reason in guard(self.root.parents[1], self.root, own=own, closed=closed):
+                warn_of(reason)
         except OSError as error:
             raise self._unusable(error) from None
         self._lock: int | None = None
@@ -77,7 +92,7 @@ class Home:
     def make_task_folders(self, folder: Path) -> None:
         """The folder of a batch, with all that its tasks write into. Raises UsageError."""
         try:
-            make_task_folders(folder, self.root.parents[1])
+            make_task_folders(folder, self.root.parents[1])  # what that cannot mend was told of by the constructor
         except OSError as error:
             raise self._unusable(error) from None
 
@@ -195,21 +210,85 @@ class Home:
             raise UsageError(f"{self._state_path} is not understood: {type(error).__name__}: {error}") from None
 
 
-def make_task_folders(folder: Path, data_dir: Path) -> None:
+def make_task_folders(folder: Path, data_dir: Path) -> list[Path]:
     """`folder`, somewhere below `data_dir`, and what is in `TASK_DIRS`; made here, as containers of YARN may run as another
-    user, whose folders nobody else may empty. Where the group may write `data_dir`, it may write these."""
-    above = [one for one in folder.parents if data_dir in one.parents]
-    inside = [folder, *(folder / name for name in TASK_DIRS)]
+    user, whose folders nobody else may empty. Where the group may write `data_dir`, it may write `TASK_DIRS`. What
+    `guard` returns and raises."""
+    inside = [folder / name for name in TASK_DIRS]
     for one in inside:
         one.mkdir(parents=True, exist_ok=True)
-    told = data_dir.stat()
-    if not told.st_mode & stat.S_IWGRP:
-        return
-    for one in [*reversed(above), *inside]:
-        there = one.stat()
-        if there.st_uid == os.geteuid() and (there.st_gid != told.st_gid or there.st_mode & SHARED_BITS != SHARED_BITS):
-            os.chown(one, -1, told.st_gid)
-            one.chmod(stat.S_IMODE(there.st_mode) | SHARED_BITS)
+    return guard(data_dir, folder, shared=inside)
+
+
+def is_shared(data_dir: Path) -> bool:
+    """Whether a group may write there."""
+    return bool(data_dir.stat().st_mode & stat.S_IWGRP)
+
+
+@contextlib.contextmanager
+def own_files(data_dir: Path) -> Generator[None]:
+    """Meanwhile the group that may write `data_dir` may not write what this process and its children make, whatever the
+    umask is."""
+    before = os.umask(NOT_OTHERS)
+    shared = data_dir.is_dir() and is_shared(data_dir)
+    os.umask(before | NOT_OTHERS if shared else before)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def guard(
+    data_dir: Path, folder: Path, *, own: Iterable[Path] = (), shared: Iterable[Path] = (), closed: Iterable[Path] = ()
+) -> list[Path]:
+    """Where a group may write `data_dir`: it may read `folder`, what is above, and `own`; it may write `shared`, and has no
+    way into `closed` (passed over where not there). Those that stay open to it, as only their owner may close them. Raises
+    OSError, and UsageError for one that somebody else has planted.
+    """
+    if not is_shared(data_dir):
+        return []
+    top = data_dir.stat()
+    left = [] if _make_sticky(data_dir, top) else [data_dir]
+    way = [*reversed([one for one in folder.parents if data_dir in one.parents]), folder, *own]
+    for one, bits in [*((one, READ_BITS) for one in way), *((one, WRITE_BITS) for one in shared)]:
+        left += [] if _set_rights(one, top, bits) else [one]
+    for one in closed:
+        if os.path.lexists(one):
+            left += [] if _set_rights(one, top, 0) else [one]
+    return left
+
+
+def warn_of(folder: Path) -> None:
+    """That `guard` could not close it."""
+    _log.warning("engine_folder_open_to_group", folder=str(folder), hint="let its owner do chmod 3770, or g-w below",
+                 reason="each of the group may replace what is in there, and so run code as this user")  # fmt: skip
+
+
+def _make_sticky(data_dir: Path, top: os.stat_result) -> bool:
+    """Else each of the group may rename what is in there, and put what is his own into its place. False: it is not ours."""
+    if not top.st_mode & stat.S_ISVTX and os.geteuid() == top.st_uid:
+        with contextlib.suppress(OSError):
+            data_dir.chmod(stat.S_IMODE(top.st_mode) | stat.S_ISVTX)
+    return bool(data_dir.stat().st_mode & stat.S_ISVTX)
+
+
+def _set_rights(one: Path, top: os.stat_result, bits: int) -> bool:
+    """Give it to the group of `top`, with these bits of `WRITE_BITS`. False: it is not ours, and open to that group. Raises
+    OSError, UsageError."""
+    there = one.stat()
+    for owner in {there.st_uid, one.lstat().st_uid} - {os.geteuid(), top.st_uid, 0}:
+        raise UsageError(
+            f"{one} belongs to user {owner}, who could run code as this one (user {os.geteuid()}), and a group may write"
+            " supervisor.data_dir: delete it, name another folder, or run the engine as that user"
+        )
+    mode = stat.S_IMODE(there.st_mode)
+    wanted = mode & ~(WRITE_BITS | stat.S_IWOTH) | bits if bits else mode & ~(stat.S_IRWXG | stat.S_IRWXO)
+    if there.st_uid != os.geteuid():
+        return bool(bits & stat.S_IWGRP) or not mode & stat.S_IWGRP
+    if there.st_gid != top.st_gid or mode != wanted:
+        os.chown(one, -1, top.st_gid)
+        one.chmod(wanted)
+    return True
 
 
 def move_into(paths: list[Path], folder: Path) -> None:

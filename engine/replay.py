@@ -40,7 +40,7 @@ from ..workers.rows import RowBuffer
 from .batches import spark_job
 from .diff import Difference, Shared, compare, shared_columns
 from .fitting import check_handler, check_settings
-from .home import FAILED_DIR, SEEN_DIR, make_task_folders
+from .home import FAILED_DIR, SEEN_DIR, make_task_folders, own_files, warn_of
 from .options import tags_by_topic, task_bounds, window_options
 from .shipping import ship
 from .spec import RECORD_SCHEMA, Report, TaskSpec
@@ -121,9 +121,11 @@ def run_replay(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], wi
         shared = shared_columns(window.diff, columns_of(as_schema(declared)), there)
     data_dir = Path(settings.supervisor.data_dir).absolute()
     folder = data_dir / settings.consumer.group / REPLAY_DIR / f"{time.time_ns():x}"
-    make_task_folders(folder, data_dir)
+    for left in make_task_folders(folder, data_dir):
+        warn_of(left)
     try:
-        return _Replay(settings, spec, handler, folder, window, shared).run(env)
+        with own_files(data_dir):
+            return _Replay(settings, spec, handler, folder, window, shared).run(env)
     finally:
         remove_tree(folder)
 

@@ -66,12 +66,13 @@ def make_zip(files: Mapping[str, Path], folder: Path) -> Path | None:
         digest.update(name.encode() + b"\0" + path.read_bytes() + b"\0")
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"handler-{digest.hexdigest()[:16]}.zip"
-    if not target.exists():
-        draft = target.with_suffix(".new")
-        with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name, path in sorted(files.items()):
-                archive.write(path, name)
-        draft.replace(target)
+    draft = target.with_suffix(".new")
+    draft.unlink(missing_ok=True)
+    # Made anew at each start: what has the name already may have been put there by somebody else.
+    with zipfile.ZipFile(draft, "x", zipfile.ZIP_DEFLATED) as archive:
+        for name, path in sorted(files.items()):
+            archive.write(path, name)
+    draft.replace(target)
     return target
 
 

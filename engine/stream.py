@@ -36,7 +36,7 @@ from ..workers.loading import HandlerSpec, load
 from .batches import Batches
 from .beginning import Beginning
 from .fitting import check_handler, check_settings
-from .home import Home
+from .home import Home, own_files
 from .options import stream_options, tags_by_topic, task_bounds, topics_of
 from .progress import reason_of, told
 from .sending import FailureSender
@@ -61,7 +61,8 @@ def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], ow
     check_target(settings)
     handler = load(spec)
     check_handler(handler)
-    with stop_signals() as stop, shared.use(access_of(settings)) as link:
+    guarded = own_files(Path(settings.supervisor.data_dir))
+    with guarded, stop_signals() as stop, shared.use(access_of(settings)) as link:
         link.cluster.place = own_broker or link.cluster.place
         stream = Stream(settings, spec, handler, env, link, stop)
         try:

@@ -35,7 +35,7 @@ from ..workers.rows import RowBuffer
 from ..workers.runner import Place, Runner
 from ..workers.segment import SegmentWriter
 from .hands import Hands, witness_of
-from .home import FAILED_DIR, SEEN_DIR
+from .home import FAILED_DIR, SEEN_DIR, TASK_DIRS
 from .overtime import Overtime
 from .process import HandlerProcess, handler_process
 from .spec import Report, TaskSpec
@@ -66,7 +66,7 @@ def run_tasks(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch]) -> Iterato
 
 def run_task(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch], partition: int, attempt: int) -> Report:
     """The same, outside of Spark."""
-    if not os.access(spec.folder, os.W_OK | os.X_OK):
+    if not _is_writable(spec.folder):
         return Report(partition=partition, unwritable=f"{socket.gethostname()}, with user id {os.geteuid()}")
     try:
         process = handler_process(spec)
@@ -83,6 +83,13 @@ def run_task(spec: TaskSpec, batches: Iterable[pyarrow.RecordBatch], partition: 
         return task.report()
     finally:
         hands.put_down()
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether tasks may write into `TASK_DIRS` of their batch's folder, or make them."""
+    return all(
+        os.access(one if one.is_dir() else folder, os.W_OK | os.X_OK) for one in (folder / name for name in TASK_DIRS)
+    )
 
 
 class Task:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import structlog
 
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, SETTLED, Outcomes
 from rocketcrew.engine.batches import Batches, spark_job
-from rocketcrew.engine.home import TASK_DIRS, Home, make_task_folders
+from rocketcrew.engine.home import TASK_DIRS, Home, State, own_files
 from rocketcrew.engine.planned import Planned
 from rocketcrew.engine.spec import Report, TaskSpec
 from rocketcrew.engine.task import run_task
@@ -232,23 +235,86 @@ def test_damaged_files_and_a_second_driver_are_told(tmp_path: Path) -> None:
         world.home.state("q1")
 
 
-@pytest.mark.parametrize(("mode", "shared"), [(0o2770, True), (0o775, True), (0o755, False), (0o700, False)])
-def test_what_tasks_write_into_is_their_group_s_where_it_may_write_the_data_folder(
-    tmp_path: Path, mode: int, shared: bool
+@contextmanager
+def umask(bits: int) -> Generator[None]:
+    before = os.umask(bits)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+@pytest.mark.parametrize("bits", [0o002, 0o022, 0o077])
+@pytest.mark.parametrize(
+    ("mode", "shared"), [(0o2770, True), (0o3770, True), (0o775, True), (0o755, False), (0o700, False)]
+)
+def test_of_a_group_s_data_folder_it_may_write_what_tasks_write_into_and_nothing_else(
+    tmp_path: Path, mode: int, shared: bool, bits: int
 ) -> None:
     data_dir = tmp_path / "data"
     data_dir.mkdir()
     data_dir.chmod(mode)
-    before = os.umask(0o022)
-    try:
-        folder = data_dir / "g" / "engine" / "batches" / "0"
-        make_task_folders(folder, data_dir)
-    finally:
-        os.umask(before)
-    made = [folder, *(folder / name for name in TASK_DIRS), folder.parent, data_dir / "g"]
-    assert {one.stat().st_mode & 0o2020 for one in made} == {0o2020 if shared else 0}
-    assert {one.stat().st_gid for one in made} == {data_dir.stat().st_gid}
-    make_task_folders(folder, data_dir)
+    with umask(bits), own_files(data_dir):
+        home = Home(data_dir, "g")
+        folder = home.batches / "0"
+        home.make_task_folders(folder)
+        home.write_state(State("q1", 0, 0, {}))
+        home.checkpoint.mkdir()
+    inside = [folder / name for name in TASK_DIRS]
+    above = [folder, home.batches, home.root, data_dir / "g", home.segments]
+    closed = [home.ship]
+    if shared:
+        assert data_dir.stat().st_mode & 0o3020 == (mode & 0o2020) | 0o1000, "nobody renames what is another's"
+        assert {one.stat().st_mode & 0o2070 for one in inside} == {0o2070}
+        assert {one.stat().st_mode & 0o2070 for one in above} == {0o2050}
+        assert {one.stat().st_mode & 0o0077 for one in closed} == {0}
+        assert not (home.root / "state.json").stat().st_mode & 0o022, "whatever the umask is"
+        assert not home.checkpoint.stat().st_mode & 0o022
+    else:
+        assert data_dir.stat().st_mode & 0o7777 == mode
+        assert {one.stat().st_mode & 0o7777 for one in (*inside, *above, *closed)} == {0o777 & ~bits}
+    assert {one.stat().st_gid for one in (*inside, *above)} == {data_dir.stat().st_gid}
+    home.make_task_folders(folder)
+
+
+def test_folders_that_the_group_could_write_before_are_closed_to_it(tmp_path: Path) -> None:
+    root = tmp_path / "g" / "engine"
+    before = [tmp_path, tmp_path / "g", root, *(root / name for name in ("batches", "ship", "spark", "checkpoint"))]
+    for one in before:
+        one.mkdir(exist_ok=True)
+        one.chmod(0o2775)
+    Home(tmp_path, "g")
+    assert [oct(one.stat().st_mode & 0o7777) for one in before] == [
+        "0o3775", "0o2755", "0o2755", "0o2755", "0o2700", "0o2700", "0o2700"
+    ]  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+@pytest.mark.parametrize("planted", ["g", "g/engine", "g/engine/ship", "g/engine/spark", "g/engine/checkpoint"])
+def test_what_another_user_has_planted_in_a_group_s_data_folder_is_refused(tmp_path: Path, planted: str) -> None:
+    tmp_path.chmod(0o2770)
+    (tmp_path / planted).mkdir(parents=True)
+    os.chown(tmp_path / planted, 65533, -1)
+    with pytest.raises(UsageError, match=f"{planted} belongs to user 65533, who could run code as this one"):
+        Home(tmp_path, "g")
+    os.chown(tmp_path, 65533, -1)
+    Home(tmp_path, "g")  # it is his folder: he may do as he likes
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders away")
+def test_folders_of_the_group_whose_rights_are_not_ours_to_change_are_warned_of(tmp_path: Path) -> None:
+    """As of a user that is not root: `guard` changes only what is its own."""
+    data_dir = tmp_path / "data"
+    data_dir.mkdir()
+    (data_dir / "g").mkdir()
+    os.chown(data_dir, 65533, 65533)
+    os.chown(data_dir / "g", 65533, 65533)
+    data_dir.chmod(0o2770)
+    (data_dir / "g").chmod(0o2770)
+    with structlog.testing.capture_logs() as lines:
+        Home(data_dir, "g")
+    told = [line["folder"] for line in lines if line["event"] == "engine_folder_open_to_group"]
+    assert set(told) == {str(data_dir), str(data_dir / "g")}
 
 
 def test_executors_that_may_not_write_are_named_with_what_to_do(tmp_path: Path) -> None:
@@ -257,5 +323,5 @@ def test_executors_that_may_not_write_are_named_with_what_to_do(tmp_path: Path) 
     assert f"with user id {os.geteuid()}" in report.unwritable
     rows = [SimpleNamespace(report=report.to_json())]
     frame = SimpleNamespace(mapInArrow=lambda *_: SimpleNamespace(collect=lambda: rows))
-    with pytest.raises(UsageError, match=r"may not write into .*chmod 2770 on supervisor\.data_dir"):
+    with pytest.raises(UsageError, match=r"may not write into .*chmod 3770 on supervisor\.data_dir"):
         spark_job(frame, spec)

@@ -45,7 +45,11 @@ def test_what_was_imported_from_that_folder_travels_and_nothing_else(tmp_path: P
     made = make_zip(files, tmp_path / "ship")
     assert made is not None
     assert sorted(zipfile.ZipFile(made).namelist()) == sorted(files)
+    content = made.read_bytes()
+    made.write_bytes(b"of somebody else")
+    made.with_suffix(".new").write_bytes(b"of a start that was killed")
     assert make_zip(files, tmp_path / "ship") == made
+    assert made.read_bytes() == content, "what lay there under the name is not sent"
     (tmp_path / "app/handlers.py").write_text("x = 1")
     assert make_zip(files, tmp_path / "ship") != made
     assert make_zip({}, tmp_path / "ship") is None
