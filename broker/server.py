@@ -21,7 +21,6 @@ import resource
 import signal
 import socket
 import ssl
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -30,7 +29,7 @@ from random import Random, SystemRandom
 from typing import Any, Self, cast
 
 from ..client.access import Access
-from ..client.key_files import is_regular
+from ..client.key_files import is_regular, warn_if_open
 from ..client.logs import get_logger
 from ..client.remoting_client import Remoting
 from ..client.tls import server_context
@@ -137,6 +136,8 @@ class EmbeddedBroker:
         config = self.config
         tls = server_context(config.tls_cert_path, config.tls_key_path) if config.tls_cert_path else None
         acl = _read_acl(config.acl_file) if config.acl_file else None
+        if tls is not None:
+            warn_if_open("broker.tls_key_path", config.tls_key_path or config.tls_cert_path)
         remoting = Remoting(access=self._access) if config.register_with else None
         if self._storage is None:
             self._storage = self._own_storage()
@@ -299,16 +300,12 @@ def _read_acl(path: str) -> Acl:
     try:
         if not is_regular(path):
             raise UsageError(f"broker.acl_file {path} is no regular file")
-        mode = os.stat(path).st_mode
         text = Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8"
         raise UsageError(f"broker.acl_file {path} cannot be read: {reason}") from None
     acl = parse_acl(text, path)
-    if mode & stat.S_IROTH:
-        _log.warning(
-            "broker.acl_file_open_to_all", file=path, reason="everybody on this machine can read its secrets: chmod 600"
-        )
+    warn_if_open("broker.acl_file", path)
     return acl
 
 

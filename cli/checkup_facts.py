@@ -25,6 +25,7 @@ from ..client.asking import ask
 from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
+from ..client.key_files import is_open_to_all
 from ..client.operations import Operations
 from ..client.routes import is_final, refuse_static
 from ..client.sync import run_with_cluster
@@ -51,7 +52,7 @@ from ..supervisor.core.checks import check_consumer, subscriptions
 from ..supervisor.core.slab import SLAB_BYTES_MIN
 from ..supervisor.core.subscriptions import Subscriptions, differences
 from ..supervisor.lifecycle import hooks_named, hooks_process
-from ..supervisor.member.access import access_of, check_files, in_namespace
+from ..supervisor.member.access import access_of, check_files, in_namespace, secret_files
 from ..supervisor.member.user_process import UserProcess, UserProcessError
 from ..supervisor.member.user_strategy import strategy_process
 from ..supervisor.slot import NEEDS_LOCAL
@@ -96,6 +97,7 @@ def gather(settings: Settings, handler: str | None, env: Mapping[str, str], *, o
         broadcasting=is_broadcasting(settings),
         handler=None if handler is None else handler_facts(settings, handler, spec),
         named=[*([] if on_spark else function_facts(settings)), *log_facts(settings)],
+        open_files=[(name, file) for name, file in secret_files(settings) if is_open_to_all(file)],
         table=table,
         spark=spark_facts(settings, env),
         sentry=sentry_facts(settings),

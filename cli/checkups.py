@@ -225,6 +225,8 @@ class Facts:
     broadcasting: bool = False
     handler: HandlerFacts | None = None
     named: Sequence[NamedFacts] = ()
+    open_files: Sequence[tuple[str, str]] = ()
+    """With secrets, for everybody to read: the setting, and its file."""
     table: TableFacts | None = None
     spark: SparkFacts | None = None
     sentry: SentryFacts | None = None
@@ -235,7 +237,7 @@ class Facts:
 
 def findings(facts: Facts) -> list[Finding]:
     """Every check, in the order in which a start meets them."""
-    found = [_settings(facts), *_name_servers(facts.name_servers)]
+    found = [_settings(facts), *map(_open_file, facts.open_files), *_name_servers(facts.name_servers)]
     found += [_topic(topic) for topic in facts.topics]
     if facts.group is not None:
         found += [*_retries(facts), *_group(facts.group, facts.topics)]
@@ -279,6 +281,13 @@ def _settings(facts: Facts) -> Finding:
     if facts.settings:
         return Finding(Level.FAULT, "settings", facts.settings, "`rocketcrew config show` says where each comes from")
     return _fine("settings", "complete, files that they name can be read")
+
+
+def _open_file(one: tuple[str, str]) -> Finding:
+    setting, file = one
+    return Finding(
+        Level.WARNING, "secrets", f"everybody on this machine can read {file} ({setting})", f"`chmod 600 {file}`"
+    )
 
 
 def _name_servers(servers: Mapping[str, str]) -> Iterator[Finding]:

@@ -7,12 +7,31 @@ import os
 import stat
 from pathlib import Path
 
+import structlog
+
 from ..remoting.errors import UsageError
 from .access import Credentials
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 _NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
 """Lines of a key file (acl/common/SessionCredentials.java)."""
+
+_log = structlog.get_logger("rocketcrew.client")
+
+
+def is_open_to_all(path: str) -> bool:
+    """Whether everybody on this machine can read the file, as far as it goes by the file's own rights."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH)
+    except OSError:
+        return False  # said by who reads it
+
+
+def warn_if_open(setting: str, path: str) -> None:
+    """Log that everybody can read this file of secrets, which `setting` names or stands in."""
+    if is_open_to_all(path):
+        _log.warning("secret_file_open_to_all", setting=setting, file=path,
+                     reason="everybody on this machine can read its secrets: chmod 600")  # fmt: skip
 
 
 def is_regular(path: str) -> bool:

@@ -151,6 +151,12 @@ def without_secrets(setting: str, value: object) -> object:
     return HIDDEN if value and is_secret(setting) else masked(value)
 
 
+def holds_secret(setting: str, value: object) -> bool:
+    """Whether something of the value must not be shown."""
+    plain_value = dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else value
+    return json.dumps(plain_value) != json.dumps(without_secrets(setting, value))
+
+
 def defaults_text() -> str:
     """`defaults.toml`, the commented reference."""
     return (resources.files(__package__ or "rocketcrew.conf") / "defaults.toml").read_text(encoding="utf-8")

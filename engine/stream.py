@@ -30,7 +30,7 @@ from ..spark.errors import StoppedError, remedy
 from ..spark.spark_writer import SparkWriter
 from ..spark.staging import Staging
 from ..supervisor.core.pauses import StopSignals, StopWish
-from ..supervisor.member.access import access_of
+from ..supervisor.member.access import access_of, warn_of_open_files
 from ..workers.api import Handler
 from ..workers.loading import HandlerSpec, load
 from .batches import Batches
@@ -59,6 +59,7 @@ def run_stream(settings: Settings, spec: HandlerSpec, env: Mapping[str, str], ow
             flag_names={"consumer.group": "-g GROUP", "consumer.topics": "-t TOPIC"})  # fmt: skip
     check_settings(settings)
     check_target(settings)
+    warn_of_open_files(settings)
     handler = load(spec)
     check_handler(handler)
     guarded = own_files(Path(settings.supervisor.data_dir))

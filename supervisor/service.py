@@ -66,7 +66,7 @@ from .health import Health
 from .journal_file import JournalFile
 from .lifecycle import Lifecycle
 from .loader_child import LoaderChild
-from .member.access import in_namespace
+from .member.access import in_namespace, warn_of_open_files
 from .member.group_member import GroupMember
 from .member.local_offsets import check_offsets_folder, own_offsets_path
 from .member.stale_locks import StaleLocks
@@ -217,6 +217,7 @@ class Supervisor:
     def _prepare(self) -> None:
         """Everything that needs no other process: state on disk, memory, the core."""
         settings = self.settings
+        warn_of_open_files(settings)
         forget_socket(self._slot.path)
         self._refused_slots: dict[str, str] = {}
         self._journal_state, self._settled, adopted = adopt(self._slot, self._refused_slots)

@@ -7,9 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ...client.access import Access, Credentials, TlsOptions
-from ...client.key_files import read_key_file
+from ...client.key_files import read_key_file, warn_if_open
 from ...conf.formats import GROUP_LENGTH_MAX, TOPIC_LENGTH_MAX, topic_of
-from ...conf.settings import SecuritySettings, Settings
+from ...conf.settings import SecuritySettings, Settings, value_of
+from ...conf.sources import holds_secret
 from ...remoting.errors import UsageError
 from ...remoting.namespaces import namespace_of_endpoint, wrap
 
@@ -43,6 +44,25 @@ def check_files(settings: Settings) -> None:
         from ...client.tls import client_context  # commands that only read settings need no ssl
 
         client_context(tls)
+
+
+def secret_files(settings: Settings) -> list[tuple[str, str]]:
+    """Files that this member's secrets stand in: the setting, and the file that it names or stands in."""
+    s = settings.security
+    found = [("security.key_file", s.key_file)] if s.key_file and not s.access_key else []
+    key = s.tls_key_path or s.tls_cert_path
+    if s.tls_enable and key and not s.tls_key_password:
+        found.append(("security.tls_key_path", key))
+    for name, origin in settings.origin.items():
+        if origin.startswith("file ") and holds_secret(name, value_of(settings, name)):
+            return [*found, (name, origin.removeprefix("file "))]  # there is one file of settings
+    return found
+
+
+def warn_of_open_files(settings: Settings) -> None:
+    """Log each of them that everybody on this machine can read."""
+    for setting, file in secret_files(settings):
+        warn_if_open(setting, file)
 
 
 def namespace_of(settings: Settings) -> str:

@@ -57,6 +57,7 @@ DEAD = TopicFacts("%DLQ%billing", True, 1, {"a": 6})
 GROUP = GroupFacts("billing", known=True, members=("m1", "m2"))
 HANDLER = HandlerFacts("shop:count", "", "key string", "", "/data/table", table_exists=True)
 MACHINE = MachineFacts(4, 1024, 64, 4096, "shared with the workers")
+OPEN = [("security.key_file", "/etc/keys")]
 FINE = Facts(
     name_servers={"ns:9876": ""},
     topics=[ORDERS],
@@ -367,3 +368,10 @@ def test_a_log_file_that_cannot_be_written_is_a_fault_and_none_is_made(tmp_path:
         (line,) = [one for one in findings(replace(FINE, named=[found])) if one.check == "log file"]
         assert line.found.endswith("app.log can be written") == fine
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_secrets_that_everybody_can_read_are_warnings() -> None:
+    found = findings(replace(FINE, open_files=OPEN))
+    assert [str(one) for one in found if one.level is Level.WARNING] == [
+        "warning  secrets            everybody on this machine can read /etc/keys (security.key_file): `chmod 600 /etc/keys`"
+    ]

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import structlog
 
 from rocketcrew.client.access import Access, Credentials, TlsOptions
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.errors import UsageError
-from rocketcrew.supervisor.member.access import access_of, in_namespace
+from rocketcrew.supervisor.member.access import access_of, in_namespace, secret_files, warn_of_open_files
 from rocketcrew.supervisor.pool.child import NewWorker
 from rocketcrew.supervisor.slot import take_slot
 from rocketcrew.supervisor.wiring import Boots
@@ -119,3 +121,42 @@ def test_workers_get_what_opens_the_cluster_only_where_they_send(
     assert (boot.access is not None) is given
     if boot.access is not None:
         assert boot.access.credentials == Credentials("me", "s3cret")
+
+
+@pytest.mark.parametrize(("text", "setting"), [
+    ("[security]\naccess_key = 'me'\nsecret_key = 's'", "security.secret_key"),
+    ("[metrics]\ntoken = 'abcdefghijklmnopqrstuvwxyz'", "metrics.token"),
+    ("[spark.conf]\n'spark.hadoop.fs.s3a.secret.key' = 's'", "spark.conf"),
+    ("[spark]\nmaster = 'sc://h:1/;token=s'", "spark.master"),
+    ("[spark.conf]\n'spark.sql.shuffle.partitions' = '1'", ""),
+    ("[consumer]\ngroup = 'g'\ntopics = ['t']\n[security]\nsecret_key = ''", ""),
+])  # fmt: skip
+def test_a_file_of_settings_is_one_of_secrets_where_a_value_in_it_must_not_be_shown(
+    tmp_path: Path, text: str, setting: str
+) -> None:
+    file = tmp_path / "rocketcrew.toml"
+    file.write_text(text)
+    assert secret_files(load({}, {}, file)) == ([(setting, str(file))] if setting else [])
+    assert secret_files(load({"metrics.token": "t" * 20}, {}, None)) == [], "a flag is in no file"
+
+
+def test_files_of_secrets_that_everybody_can_read_are_warned_of(tmp_path: Path) -> None:
+    keys, pem, both = (str(tmp_path / name) for name in ("keys", "key.pem", "both.pem"))
+    for path in (keys, pem, both):
+        Path(path).touch()
+    tls = {"security.tls_enable": True, "security.tls_cert_path": both}
+    two = {"security.key_file": keys, **tls, "security.tls_key_path": pem}
+
+    def warned(mode: int, settings: Mapping[str, object]) -> list[tuple[str, str]]:
+        for path in (keys, pem, both):
+            Path(path).chmod(mode)
+        with structlog.testing.capture_logs() as lines:
+            warn_of_open_files(load(settings, {}, None))
+        assert all(line["event"] == "secret_file_open_to_all" for line in lines)
+        return [(line["setting"], line["file"]) for line in lines]
+
+    assert warned(0o644, two) == [("security.key_file", keys), ("security.tls_key_path", pem)]
+    assert warned(0o640, two) == []
+    assert warned(0o644, tls) == [("security.tls_key_path", both)], "the key stands in the certificate's file"
+    assert warned(0o644, {**tls, "security.tls_key_password": "p"}) == [], "nobody reads it without the password"
+    assert warned(0o644, {"security.key_file": str(tmp_path / "none")}) == [], "said by who reads it"
