@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Final, cast
+from dataclasses import fields
+from typing import Any, Final, cast
 
 HIDDEN: Final = "********"
 _SOUNDS: Final = (
@@ -61,6 +62,12 @@ def masked(value: object, name: str = "") -> object:
         table = cast("Mapping[object, object]", value)
         return {str(key): _masked_entry(f"{name}{key}", inner) for key, inner in table.items()}
     return value
+
+
+def masked_repr(one: Any) -> str:
+    """The repr of a dataclass whose fields may hold such values: for its `__repr__`."""
+    shown = ", ".join(f"{each.name}={masked(getattr(one, each.name))!r}" for each in fields(one) if each.repr)
+    return f"{type(one).__qualname__}({shown})"
 
 
 def _masked_entry(name: str, value: object) -> object:

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from ..remoting.errors import UsageError
 from ..remoting.light_dataclass import dataclass
+from .redaction import masked_repr
 from .sources import environment_name, gather
 
 NO_NAMES: Mapping[str, str] = {}
@@ -154,7 +155,7 @@ class ResultsSettings:
 
 @dataclass(frozen=True, slots=True)
 class SparkSettings:
-    """`[spark]`: the loader process."""
+    """`[spark]`: the loader process. No key of a store and no token is part of its repr."""
 
     load: bool
     target: str
@@ -179,6 +180,9 @@ class SparkSettings:
     conf: Mapping[str, str]
     options: Mapping[str, str]
     java_home: str
+
+    def __repr__(self) -> str:
+        return masked_repr(self)
 
 
 @dataclass(frozen=True, slots=True)

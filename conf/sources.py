@@ -153,8 +153,10 @@ def without_secrets(setting: str, value: object) -> object:
 
 def holds_secret(setting: str, value: object) -> bool:
     """Whether something of the value must not be shown."""
-    plain_value = dict(cast("Mapping[object, object]", value)) if isinstance(value, Mapping) else value
-    return json.dumps(plain_value) != json.dumps(without_secrets(setting, value))
+    shown = without_secrets(setting, value)
+    if isinstance(value, Mapping):
+        value = dict(cast("Mapping[object, object]", value))
+    return json.dumps(value) != json.dumps(shown)
 
 
 def defaults_text() -> str:

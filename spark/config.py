@@ -11,7 +11,7 @@ from pathlib import Path
 from ..conf.columns import BATCH_COLUMN
 from ..conf.formats import metastore_name, not_a_table, not_registered, on_hdfs, on_s3
 from ..conf.printed import command_line, shape_of
-from ..conf.redaction import HIDDEN, masked_text, sounds_secret
+from ..conf.redaction import HIDDEN, masked_repr, masked_text, sounds_secret
 from ..conf.segment_format import FOLDER_FORMATS
 from ..conf.settings import SparkSettings
 from ..remoting.errors import UsageError
@@ -87,6 +87,9 @@ class LoaderConfig:
     watch_stdin: bool | None = None
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     crash_point: str = ""
+
+    def __repr__(self) -> str:
+        return masked_repr(self)
 
     def __post_init__(self) -> None:
         problems = [problem for problem in self._problems() if problem]

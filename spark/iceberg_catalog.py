@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
+from ..conf.redaction import masked_repr
 from ..durable.files import make_folders
 from ..remoting.errors import UsageError
 from .errors import LoaderError, remedy
@@ -63,6 +64,9 @@ class CatalogSpec:
     table: str
     name: str
     properties: Mapping[str, str]
+
+    def __repr__(self) -> str:
+        return masked_repr(self)
 
     def __str__(self) -> str:
         return self.properties.get("uri") or self.name

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from ..conf.columns import Column, ddl
+from ..conf.redaction import masked_repr
 from ..durable.files import remove_tree, spark_path
 from ..remoting.errors import UsageError
 from .connect import ConnectSession, is_local, is_remote, open_connect, rows_over_the_connection, shown
@@ -97,6 +98,9 @@ class SessionSettings:
     conf: Mapping[str, str] = field(default_factory=dict[str, str])
     env: Mapping[str, str] = field(default_factory=dict[str, str])
     app_name: str = "rocketcrew"
+
+    def __repr__(self) -> str:
+        return masked_repr(self)
 
     @property
     def is_local(self) -> bool:

@@ -278,6 +278,13 @@ def test_secrets_are_never_shown(tmp_path: Path) -> None:
     assert show_setting("sentry.dsn", "https://S3CRET@host/1") == '"********"'
     assert "S3CRET" not in repr(load({"sentry.dsn": "https://S3CRET@host/1"}, {}, None))
     assert "S3CRET" not in problems({"sentry.dsn": "https://S3CRET@host/x"})
+    spark = {
+        "spark.conf": "spark.hadoop.fs.s3a.secret.key=S3CRET,spark.executor.cores=7",
+        "spark.options": '{"password": "S3CRET", "uri": "jdbc:x://me:S3CRET@h"}', "spark.master": "sc://h:1/;token=S3CRET",
+    }  # fmt: skip
+    shown = repr(load(spark, {}, None))
+    assert "S3CRET" not in shown
+    assert "'spark.executor.cores': '7'" in shown
     assert show_setting("security.secret_key", "") == '""'
     assert show_setting("spark.master", "sc://h:1/;token=S3CRET") == '"sc://h:1/;********"'
     wrong = problems(dict.fromkeys(SECRETS, "S3CRET\0"), {"ROCKETCREW_SECURITY_ACCESS_KEY": ""})
