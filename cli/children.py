@@ -15,12 +15,12 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..conf.own_command import own_command
 from ..remoting.errors import RocketcrewError
 from ..workers.parent_death import die_with_parent
 
@@ -54,7 +54,7 @@ class Child:
             self.log = Path(errors.name)
             self._log_start = errors.tell()
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rocketcrew", *arguments],
+                own_command("rocketcrew", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE if announces else output,
                 stderr=errors,

@@ -7,7 +7,6 @@ import dataclasses
 import os
 import pickle
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -23,6 +22,7 @@ from ..client.loop_thread import LoopThread
 from ..client.own_process import OwnProcess
 from ..conf.current_folder import current_folder_named
 from ..conf.formats import on_s3
+from ..conf.own_command import own_command
 from ..conf.printed import command_line, counted, same_settings
 from ..conf.segment_format import REASON_SUFFIX
 from ..conf.settings import Settings, is_broadcasting
@@ -179,7 +179,7 @@ class Crew:
             raise unusable(self.settings.supervisor.data_dir, error) from error
         with log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "rocketcrew.crew.process", str(os.getpid())],
+                own_command("rocketcrew.crew.process", str(os.getpid())),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
             )  # fmt: skip
         try:
@@ -530,6 +530,13 @@ class Crew:
             code = process.wait()
             how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
             raise CrewError(f"the crew's process {how}; see {self.log}") from None
+        except Exception as error:
+            if process.stdout.closed:
+                raise
+            raise CrewError(
+                f"the crew's process wrote something to its standard output that it did not say ({error}): a file that Python"
+                f" runs at its start, such as sitecustomize.py, may print; see {self.log}"
+            ) from None
         if isinstance(said, Failed):
             process.wait()
             if said.traceback:

@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ import structlog
 
 from ..conf.exit_codes import EXIT_INTERRUPTED, EXIT_SPARK
 from ..conf.limits import INTERRUPTED_ITSELF, check_start, used_up, with_remedy
+from ..conf.own_command import own_command
 from ..conf.segment_format import FOLDER_FORMATS, LOADER_STATUS_FILE, READY_DIR, ready_files
 from ..conf.settings import Settings, SparkSettings
 from ..conf.sources import environment_name, without_settings
@@ -112,7 +112,7 @@ class LoaderChild:
         """The loader's command line."""
         spark = self._settings.spark
         words = [
-            sys.executable, "-m", "rocketcrew", "load", "--follow", "--quarantine",
+            *own_command("rocketcrew", "load", "--follow", "--quarantine"),
             "--staging", str(self._segments), "--target", self.target,
             "--set", f"log.level={self._settings.log.level}", "--set", f"log.format={self._settings.log.format}",
             "--set", f"log.file={self._settings.log.file}",

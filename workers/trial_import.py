@@ -23,6 +23,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.limits import from_outside
+from ..conf.own_command import own_command
 from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
@@ -91,7 +92,7 @@ def _examined(
     words = [str(os.getpid()), dumps(search_path()), target, dumps(columns)]
     words += [] if rows is None else [dumps(rows)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "rocketcrew.workers.trial_import", *words],
+        own_command("rocketcrew.workers.trial_import", *words),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

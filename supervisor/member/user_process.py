@@ -12,11 +12,11 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...conf.limits import check_start, with_remedy
+from ...conf.own_command import own_command
 from ...workers.parent_death import die_with_parent
 
 START_TIMEOUT_S = 30.0
@@ -40,7 +40,7 @@ class UserProcess:
             f"{name}: not imported within {start_timeout_s:g} s ({', '.join(arguments)}): do the long work later"
         )
         self._start_timeout_s = start_timeout_s
-        self._command = (sys.executable, "-m", module, json.dumps(log), *arguments)
+        self._command = own_command(module, json.dumps(log), *arguments)
         self.child: asyncio.subprocess.Process | None = None
 
     @property

@@ -25,6 +25,7 @@ from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf import settings as conf
 from rocketcrew.conf.exit_codes import EXIT_INTERRUPTED, EXIT_SPARK
 from rocketcrew.conf.limits import FILES_OF_A_START
+from rocketcrew.conf.own_command import own_command
 from rocketcrew.conf.segment_format import LOADER_STATUS_FILE, READY_DIR, SEGMENT_SUFFIX
 from rocketcrew.conf.settings import SparkSettings
 from rocketcrew.spark.config import LoaderConfig
@@ -66,11 +67,11 @@ def child_of(given: dict[str, object], folder: Path) -> LoaderChild:
 
 def understood(child: LoaderChild, folder: Path, env: Mapping[str, str] | None = None) -> LoaderConfig:
     """What the loader's process makes of its command line and environment in that folder; `env` is the supervisor's."""
-    python, dash_m, program, name, *words = child.arguments()
+    start = own_command("rocketcrew", "load")
+    own, words = child.arguments()[: len(start)], child.arguments()[len(start) :]
     (folder / "0" / "segments").mkdir(parents=True, exist_ok=True)
-    assert (dash_m, program, name) == ("-m", "rocketcrew", "load")
-    assert python
-    with load.make_context(name, words, obj=Surroundings(child.environment(env or {}), folder)) as context:
+    assert own == start
+    with load.make_context("load", words, obj=Surroundings(child.environment(env or {}), folder)) as context:
         arguments = dict(context.params)
         settings = read_sources(context, arguments, {"target": "spark.target", "master": "spark.master"}).load()
         assert arguments["once"] is False
