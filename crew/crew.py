@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar, cast
@@ -39,6 +40,7 @@ from ..supervisor.wiring import with_topics
 from ..workers.api import Handlers
 from ..workers.ddl import INFER, as_schema
 from ..workers.loading import search_path
+from .living import end_with, has_ended, place_of, warn_of_others
 from .process import GO, Failed, Order, Reached, Ready
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
 
@@ -172,6 +174,8 @@ class Crew:
         if self._process is not None:
             raise UsageError("this crew was started before: make a new one")
         self._own.enter()
+        place = place_of(self.settings, embedded=self._embedded)
+        warn_of_others(place, stacklevel=4)
         try:
             self.log.parent.mkdir(parents=True, exist_ok=True)
             log = self.log.open("ab")
@@ -190,6 +194,8 @@ class Crew:
             if closed and isinstance(error, (*_CUT_OFF, CrewError, ValueError)):  # its process or its pipes were gone
                 self._check_open()
             raise
+        ends = partial(_end_abandoned, self._process, self._watch, self._limit_s())
+        end_with(self, place, self._handler.name, self._process, ends)
         return self
 
     def _boot(self) -> None:
@@ -234,7 +240,7 @@ class Crew:
             self._close_watch()  # it would report that an embedded broker ends
             if process.poll() is None:
                 process.terminate()
-            limit_s = self.settings.supervisor.stop_deadline_ms / 1000 + STOP_SLACK_S
+            limit_s = self._limit_s()
             try:
                 process.wait(limit_s)
             except subprocess.TimeoutExpired:
@@ -248,11 +254,15 @@ class Crew:
         finally:
             self._end_now()
 
+    def _limit_s(self) -> float:
+        return self.settings.supervisor.stop_deadline_ms / 1000 + STOP_SLACK_S
+
     def _end_now(self) -> None:
         process, self._closed = self._process, True
         assert process is not None
         process.kill()
         process.wait()
+        has_ended(process)
         for pipe in (process.stdin, process.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError, RuntimeError):  # a handler that interrupts who reads it
@@ -543,6 +553,17 @@ class Crew:
                 said.error.add_note(said.traceback)
             _raise_in_words(said.error)
         return said
+
+
+def _end_abandoned(process: subprocess.Popen[bytes], watch: Watch | None, limit_s: float) -> None:
+    """End what a crew has started that nobody has closed; it was told so."""
+    if watch is not None:
+        watch.close()
+    try:
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _for_a_crew(settings: Settings) -> Settings:

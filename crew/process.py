@@ -1,4 +1,4 @@
-"""The process of a crew, `rocketcrew.crew.process PARENT_PID` (see conf/own_command.py), started by crew.py and by nobody else.
+"""The process of a crew: `rocketcrew.crew.process PARENT_PID` (conf/own_command.py), started by crew.py and by nobody else.
 
 It is spoken to over two pipes. Standard input has an `Order` as a pickle and then GO; its end before GO means that nobody
 wants the crew any more. What was standard output has the `Said` ones as pickles: the name servers (an embedded broker

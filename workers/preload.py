@@ -64,12 +64,21 @@ def prepare_forkserver(setup: dict[str, Any]) -> None:
                 remedy="begin them in the set-up hook: train and call no model while the module is imported, only load it",
             )  # fmt: skip
         os.environ[ENVIRONMENT_KEY] = dumps(setup | {"modules": []})
+        use_path(setup["path"])
         signal.pthread_sigmask(signal.SIG_BLOCK, CONTROL_SIGNALS)  # as at its first start: until it has handlers again
         os.execv(sys.executable, sys.orig_argv)  # noqa: S606  the very command this process was started with
     end_programs_too(setup["supervisor_pid"])
     # What is here now is shared by all workers: keep the collector from touching (and so copying) its pages.
     gc.collect()
     gc.freeze()
+
+
+def use_path(path: str | None) -> None:
+    """As PYTHONPATH of processes that are started from now on; None: there is none."""
+    if path is None:
+        os.environ.pop("PYTHONPATH", None)
+    else:
+        os.environ["PYTHONPATH"] = path
 
 
 def lost_in_forks() -> list[str]:
@@ -137,4 +146,5 @@ if ENVIRONMENT_KEY in os.environ:
     _setup = loads(os.environ[ENVIRONMENT_KEY])
     if _setup["supervisor_pid"] == os.getppid():
         del os.environ[ENVIRONMENT_KEY]
+        use_path(_setup["own_path"])
         prepare_forkserver(_setup)

@@ -23,6 +23,7 @@ import json
 import os
 import select
 import signal
+import site
 import socket
 import tempfile
 import threading
@@ -38,12 +39,13 @@ from multiprocess.resource_tracker import ensure_running as ensure_tracker
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_HANDLER
 from ..conf.held_signals import held
 from ..conf.limits import with_remedy
+from ..conf.own_command import PACKAGE_ROOT
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
 from .loading import search_path
 from .parent_death import CONTROL_SIGNALS
-from .preload import ENVIRONMENT_KEY
+from .preload import ENVIRONMENT_KEY, use_path
 from .slab_memory import SharedFd
 from .stack_dump import StackFile
 
@@ -66,6 +68,10 @@ class WorkerStartError(RocketcrewError):
 
     by_handler = False
     """The handler's module has crashed the process that imports it: it will do so again."""
+
+
+FOUND_IN: Final = (PACKAGE_ROOT, os.path.dirname(os.path.dirname(multiprocess.__file__)))
+"""The folders of this package and of multiprocess."""
 
 
 class WorkerProcess:
@@ -429,13 +435,15 @@ class Forkserver:
             self.stack_file = StackFile()
         setup = {
             "supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules,
-            "stacks": self.stack_file.path, "log": self._log,
+            "stacks": self.stack_file.path, "log": self._log, **path_of_forkserver(os.environ),
         }  # fmt: skip
         os.environ[ENVIRONMENT_KEY] = json.dumps(setup)
+        use_path(setup["path"])
         try:
             yield
         finally:
             del os.environ[ENVIRONMENT_KEY]
+            use_path(setup["own_path"])
 
 
 class _Popen(popen_forkserver.Popen):
@@ -515,6 +523,20 @@ def _boot_bytes(boot: WorkerBoot) -> tuple[bytes, list[int]]:
     finally:
         context.set_spawning_popen(None)
     return data.getvalue(), collector.fds
+
+
+def path_of_forkserver(environment: Mapping[str, str], folders: Sequence[str] = FOUND_IN) -> dict[str, str | None]:
+    """PYTHONPATH by which a forkserver finds what this process has found in `folders`, "path", and the one of `environment`,
+    "own_path". They are the same unless a `sys.path` of its own led this process there; then the standard library goes first.
+    """
+    own = environment.get("PYTHONPATH")
+    known = {*site.getsitepackages(), site.getusersitepackages(), *(own or "").split(os.pathsep)}
+    found = [folder for folder in folders if folder not in known]
+    if not found:
+        return {"path": own, "own_path": own}
+    library = os.path.dirname(os.__file__)
+    found = [library, os.path.join(library, "lib-dynload"), *found, *([own] if own else [])]
+    return {"path": os.pathsep.join(found), "own_path": own}
 
 
 def _close_all(fds: list[int]) -> None:

@@ -87,6 +87,22 @@ def test_a_second_crew_of_the_group_has_its_own_rows_only(broker: LocalBroker, h
             assert sorted(row["n"] for row in crew.results()) == [n * FACTOR for n in range(start, start + 5)]
 
 
+def test_a_cell_that_is_run_again_ends_the_crew_before_it(broker: LocalBroker, here: Path) -> None:
+    topic, group = broker.topic(), broker.group()
+    crew = crew_of(broker, lambda _: {"version": 1}, topic, group=group).start()
+    first = psutil.Process(crew.status["pid"])
+    with pytest.warns(UserWarning, match=f'a crew of the group "{group}" that was started here before still runs'):
+        crew = crew_of(broker, lambda _: {"version": 2}, topic, group=group).start()
+    gone, _ = psutil.wait_procs([first], timeout=WAIT_S)
+    try:
+        assert gone
+        send(broker, topic, 5)
+        crew.wait(timeout_s=WAIT_S)
+        assert list(crew.results()) == [{"version": 2}] * 5
+    finally:
+        crew.close()
+
+
 def is_refused_here(crew: Crew) -> int:
     """0 where it is, with the reason, and closing it does nothing."""
     try:
@@ -327,6 +343,25 @@ def test_nothing_of_a_crew_outlives_its_caller(broker: LocalBroker, here: Path) 
         caller.kill()
     assert len(processes) == 2
     assert not psutil.wait_procs(processes, timeout=WAIT_S)[1]
+
+
+def test_it_starts_whatever_lies_in_the_folder_and_however_the_package_was_found(
+    broker: LocalBroker, here: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The script has the package by a path of its own, and its processes do not begin with `random.py` of the folder."""
+    (here / "random.py").write_text("print('the file random.py')\n")
+    topic = broker.topic()
+    send(broker, topic, 5)
+    script = tmp_path_factory.mktemp("elsewhere") / "script.py"
+    script.write_text(
+        f"import sys\nsys.path[1:1] = {sys.path[1:]!r}\nfrom rocketcrew import Crew\n"
+        f"crew = Crew(lambda m: {{'n': int(m.body)}}, topics={topic!r}, group='found', workers=1,"
+        f" name_servers={broker.name_server!r}, settings={QUICK!r})\n"
+        f"with crew:\n    crew.wait(timeout_s={WAIT_S})\n    print(sum(row['n'] for row in crew.results()))\n"
+    )
+    bare = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    ran = subprocess.run([sys.executable, script], env=bare, capture_output=True, text=True, check=False)
+    assert ran.stdout == "10\n", ran.stderr
 
 
 # The configuration.

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -22,7 +23,7 @@ import psutil
 import pytest
 
 from rocketcrew.workers.parent_death import CONTROL_SIGNALS
-from rocketcrew.workers.spawn import Forkserver, WorkerProcess
+from rocketcrew.workers.spawn import Forkserver, WorkerProcess, path_of_forkserver
 
 DEADLINE_S = 60.0
 PR_SET_CHILD_SUBREAPER = 36
@@ -360,3 +361,13 @@ def test_a_process_that_has_the_number_of_a_reaped_worker_proves_that_its_group_
         assert not WorkerProcess(reaped, "w.1").signal_group(signal.SIGKILL)
         assert other.poll() is None
         other.kill()
+
+
+def test_a_forkserver_finds_what_its_supervisor_has_found_elsewhere() -> None:
+    near, far = site.getsitepackages()[0], "/far"
+    assert path_of_forkserver({"PYTHONPATH": "/a"}, [near]) == {"path": "/a", "own_path": "/a"}
+    assert path_of_forkserver({}, [near]) == {"path": None, "own_path": None}
+    library = os.path.dirname(os.__file__)
+    assert path_of_forkserver({}, [far, near])["path"] == f"{library}:{library}/lib-dynload:/far"
+    assert path_of_forkserver({"PYTHONPATH": "/a"}, [far, near])["path"] == f"{library}:{library}/lib-dynload:/far:/a"
+    assert path_of_forkserver({"PYTHONPATH": "/a:/far"}, [far])["path"] == "/a:/far"
