@@ -1,8 +1,8 @@
 """The command line of a process that runs a module of this package: as `python -m MODULE`, but of this very package.
 
 `-m` searches the current folder first: a file there that is named like a module of the standard library takes its place.
-And where a program has found this package by a `sys.path` of its own, `-m` finds none, or another version of it. So the process is
-told where the package is, and searches the standard library before whatever this process searches.
+And where a program has found this package by a `sys.path` of its own, `-m` finds none, or another version of it. So the
+process is told where the package is, and searches the standard library before whatever this process searches.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A notebook's cell that is run again rebinds its `crew`. The crew before it would go on consuming beside the new one, with
 the handler of before, until the kernel ends. So the process of a crew whose object is collected is told to end; it finishes
-what it has begun, and the new one takes over its queues. Where the object is still held when another crew of its group starts (by a
-variable, by what a notebook keeps of its output), a warning names it: two may be meant.
+what it has begun, and the new one takes over its queues. Where the object is still held when another crew of its group
+starts (by a variable, by what a notebook keeps of its output), a warning names it: two may be meant.
 """
 
 from __future__ import annotations

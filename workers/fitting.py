@@ -92,6 +92,8 @@ class Columns:
     def __init__(self, schema: pyarrow.Schema, folders: FolderNames = NO_FOLDERS) -> None:
         """`folders`: those that the table makes of values, by `spark.partition_by`."""
         self.schema = schema
+        self.inferred_in = ""
+        """The file that keeps them, where nobody has declared them."""
         self.names: list[str] = list(schema.names)
         self._fields = fields_of(schema)
         self._name_set = frozenset(self.names)
@@ -261,8 +263,17 @@ class Columns:
                 return self._pick_items(row)
         unknown = [str(name) for name in row if name not in self._name_set]
         if unknown:
-            raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
+            raise self._undeclared(unknown[0])
         return tuple([row.get(name) for name in self.names])
+
+    def _undeclared(self, name: str) -> RowError:
+        names = ", ".join(self.names)
+        if not self.inferred_in:
+            return RowError(f'column "{name}" is not declared; the columns are {names}')
+        return RowError(
+            f'column "{name}" is not among the columns {names}, which were inferred from the first rows of this group and'
+            f" are kept in {self.inferred_in}: delete that file and start again to have them inferred anew, or declare results.schema"
+        )
 
     def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:
         """Arrays of at least one row, of which each tuple has one or more. Raises RowError naming the first column that does
@@ -440,7 +451,7 @@ class Columns:
         names = table.schema.names
         unknown = [name for name in names if name not in self._name_set]
         if unknown:
-            raise RowError(f'column "{unknown[0]}" is not declared; the columns are {", ".join(self.names)}')
+            raise self._undeclared(unknown[0])
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise RowError(f'column "{twice}" is given twice: each has one name')

@@ -317,6 +317,8 @@ def make_worker(
         boot.slab.close_fd()
     bounds = boot.bounds
     rows, segments, sealer = make_results(boot, link, schema, log, cell)
+    if rows is not None and boot.schema == INFER and handler.schema is None and boot.columns_file is not None:
+        rows.are_inferred(boot.columns_file)
     ordered = bounds.ordered or handler.is_ordered
     traces = trace_log(boot.member, ordered=ordered) if boot.traces else None
     api = span_api(boot.spans)

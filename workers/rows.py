@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any, Final, Generic, TypeVar, cast
 
 import pyarrow
@@ -158,6 +159,7 @@ class RowBuffer(Generic[Owner]):
         self.on_converted: Callable[[], None] = lambda: None
         """Called after each block, or message of a block that does not fit as a whole: to convert them may take long."""
         self._columns: Columns | None = None
+        self._inferred_in = ""
         self._group = group
         self.kept: list[Kept[Owner]] = []
         """Always the same list. What is appended to it is kept, in one step: another thread sees all of it or nothing."""
@@ -177,7 +179,14 @@ class RowBuffer(Generic[Owner]):
 
     def _use(self, columns: Columns) -> None:
         self._columns, self._width = columns, columns.width
+        columns.inferred_in = self._inferred_in
         self.plain, self._plain_of_each = columns.values_of_plain, columns.values_of_each_plain
+
+    def are_inferred(self, file: Path) -> None:
+        """Nobody declares the columns: they are kept in `file`, which an error names."""
+        self._inferred_in = str(file)
+        if self._columns is not None:
+            self._columns.inferred_in = self._inferred_in
 
     @property
     def rows(self) -> int:

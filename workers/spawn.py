@@ -433,17 +433,18 @@ class Forkserver:
             return
         if self.stack_file is None:
             self.stack_file = StackFile()
+        paths = path_of_forkserver(os.environ)
         setup = {
             "supervisor_pid": os.getpid(), "sys_path": search_path(), "modules": self._modules,
-            "stacks": self.stack_file.path, "log": self._log, **path_of_forkserver(os.environ),
+            "stacks": self.stack_file.path, "log": self._log, **paths,
         }  # fmt: skip
         os.environ[ENVIRONMENT_KEY] = json.dumps(setup)
-        use_path(setup["path"])
+        use_path(paths["path"])
         try:
             yield
         finally:
             del os.environ[ENVIRONMENT_KEY]
-            use_path(setup["own_path"])
+            use_path(paths["own_path"])
 
 
 class _Popen(popen_forkserver.Popen):

@@ -16,7 +16,7 @@ import structlog
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.testing import message as made
 from rocketcrew.workers.boot import COLUMNS_FILE
-from rocketcrew.workers.ddl import to_ddl
+from rocketcrew.workers.ddl import parse_ddl, to_ddl
 from rocketcrew.workers.fitting import RowError
 from rocketcrew.workers.inferring import Inferring, as_rows, columns_of, declared_columns, frozen
 from rocketcrew.workers.rows import RowBuffer
@@ -158,3 +158,18 @@ def test_the_first_decides_for_all_and_for_later_starts(tmp_path: Path) -> None:
     file.write_text("not a schema at all !")
     with pytest.raises(UsageError, match="delete it, or declare them"):
         frozen(file)
+
+
+@pytest.mark.parametrize("row", [{"v": 1, "w": 2}, pa.table({"v": [1], "w": [2]})])
+def test_a_later_column_is_refused_with_the_file_that_keeps_the_inferred_ones(tmp_path: Path, row: object) -> None:
+    """Those that an earlier run has left, and those that its own first rows gave."""
+    file = tmp_path / COLUMNS_FILE
+    said = rf'"w" is not among the columns v, which were inferred .*{file}: delete that file and start again'
+    first: RowBuffer[str] = RowBuffer(None, "g", Inferring(file, structlog.get_logger()))
+    first.are_inferred(file)
+    first.prepare(made(b""), {"v": 1})
+    later: RowBuffer[str] = RowBuffer(parse_ddl(frozen(file) or ""), "g")
+    later.are_inferred(file)
+    for rows in (first, later):
+        with pytest.raises(RowError, match=said):
+            rows.prepare(made(b""), row)
