@@ -135,6 +135,8 @@ class Crew:
         self.log: Final = (Path(own) if own else Path(self.settings.supervisor.data_dir) / LOG_FILE).absolute()
         """The file with the log of the supervisor and its workers, and with what handlers print. It is appended to."""
         self._embedded = embedded
+        self._folder = Path.cwd()
+        """Relative paths are below it, wherever it is started."""
         self._own = OwnProcess("crew")
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: Watch | None = None
@@ -185,6 +187,7 @@ class Crew:
             self._process = subprocess.Popen(
                 own_command("rocketcrew.crew.process", str(os.getpid())),
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True,
+                cwd=self._folder,
             )  # fmt: skip
         try:
             self._boot()

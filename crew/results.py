@@ -26,6 +26,7 @@ from ..remoting.errors import RocketcrewError
 from ..spark.errors import BadSegmentError
 from ..spark.plan import Take
 from ..spark.segments import read_facts, read_rows
+from ..workers.plain_rows import plain_rows
 
 # The stubs' generics ask for value types, which only the run knows here.
 pa: Any = pyarrow
@@ -92,7 +93,7 @@ def tables_of(segments: Path, run: str) -> Iterator[Any]:
 def rows_of(segments: Path, run: str) -> Iterator[Mapping[str, Any]]:
     """The rows as dicts of the handler's columns. Raises as `tables_of`."""
     for table in tables_of(segments, run):
-        yield from table.drop_columns(list(KEY_COLUMNS)).to_pylist()
+        yield from plain_rows(table.drop_columns(list(KEY_COLUMNS)))
 
 
 def table_of(segments: Path, run: str) -> Any:

@@ -62,6 +62,7 @@ from ..workers.main import consume_hooks, loop_for, run_hook, set_up_handler
 from ..workers.memory_watch import LeavingError
 from ..workers.message import Message, make_message
 from ..workers.packets import QueueInfo
+from ..workers.plain_rows import plain_rows
 from ..workers.result_types import check_result_type
 from ..workers.routing import agreed_topics, check_order, handler_of
 from ..workers.rows import RowBuffer
@@ -251,7 +252,7 @@ class Rehearsal:
         columns = [] if table is None else [name for name in table.column_names if name not in KEY_COLUMNS]
         counters = member.core.state.counters
         return Result(
-            rows=[] if table is None else table.select(columns).to_pylist(),
+            rows=[] if table is None else plain_rows(table.select(columns)),
             table=table,
             calls=list(self._calls),
             retries=list(self._retries),

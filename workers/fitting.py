@@ -271,8 +271,9 @@ class Columns:
         if not self.inferred_in:
             return RowError(f'column "{name}" is not declared; the columns are {names}')
         return RowError(
-            f'column "{name}" is not among the columns {names}, which were inferred from the first rows of this group and'
-            f" are kept in {self.inferred_in}: delete that file and start again to have them inferred anew, or declare results.schema"
+            f'column "{name}" is not among the columns {names}, which were inferred from the first rows of'
+            f" this group and are kept in {self.inferred_in}: delete that file and start again to have them inferred"
+            " anew, or declare results.schema"
         )
 
     def arrays(self, rows: Sequence[tuple[Any, ...]]) -> Arrays:

@@ -364,6 +364,21 @@ def test_it_starts_whatever_lies_in_the_folder_and_however_the_package_was_found
     assert ran.stdout == "10\n", ran.stderr
 
 
+def test_its_paths_are_below_the_folder_where_it_was_made(
+    broker: LocalBroker, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = broker.topic()
+    send(broker, topic, 1)
+    crew = crew_of(broker, times_factor, topic)
+    (here / "other").mkdir()
+    monkeypatch.chdir(here / "other")
+    with crew:
+        crew.wait(timeout_s=WAIT_S)
+        assert list(crew.results()) == [{"n": 0}]
+    assert crew.log.parent == here / ".rocketcrew"
+    assert not list((here / "other").iterdir())
+
+
 # The configuration.
 
 
