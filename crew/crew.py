@@ -41,7 +41,7 @@ from ..workers.api import Handlers
 from ..workers.ddl import INFER, as_schema
 from ..workers.loading import search_path
 from .living import end_with, has_ended, place_of, warn_of_others
-from .process import GO, Failed, Order, Reached, Ready
+from .process import GO, Failed, Order, Reached, Ready, last_failure
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table
 
 LOG_FILE: Final = "crew.log"
@@ -361,7 +361,7 @@ class Crew:
         return (
             f"not done after {timeout_s:g} s: finished {counted(_finished(counters), 'message')}{rest};"
             f" failed attempts {counters['failed_messages']}, worker deaths {counters['worker_deaths']}."
-            f" Errors are in {self.log}"
+            f" Errors are in {self.log}{last_failure(self.log) if counters['failed_messages'] else ''}"
         )
 
     def _looked(self) -> tuple[int | None, str]:

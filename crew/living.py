@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ..conf.settings import Settings
-from ..remoting.errors import RocketcrewError
+from ..remoting.errors import RocketcrewError, UsageError
 
 
 class Place(NamedTuple):
@@ -28,6 +28,8 @@ class Place(NamedTuple):
     """Of the process that has started it: a fork has no crews yet."""
     cluster: str
     group: str
+    embedded: bool
+    """Then the cluster is the folder of its broker, which is of one crew at a time."""
 
 
 class _Living(NamedTuple):
@@ -44,12 +46,22 @@ def place_of(settings: Settings, *, embedded: bool) -> Place:
     """Where a crew of these settings consumes; an embedded broker is told from others by its folder."""
     cluster = settings.cluster
     servers = ";".join(sorted(cluster.name_servers)) or cluster.namesrv_domain
-    return Place(os.getpid(), os.path.abspath(settings.broker.dir) if embedded else servers, settings.consumer.group)
+    return Place(
+        os.getpid(), os.path.abspath(settings.broker.dir) if embedded else servers, settings.consumer.group, embedded
+    )
 
 
 def warn_of_others(place: Place, stacklevel: int) -> None:
-    """One warning where a crew of that place runs already. `stacklevel` is as seen from here."""
-    others = [one for one in list(_all.values()) if one.place == place and one.process.poll() is None]
+    """One warning where a crew of that place runs already; `stacklevel` is as seen from here. Raises UsageError where both
+    would have the same embedded broker."""
+    running = [one for one in list(_all.values()) if one.process.poll() is None]
+    for one in running:
+        if place.embedded and one.place[:2] == place[:2]:
+            raise UsageError(
+                f"a crew that was started here before still runs, with the handler {one.handler} (process {one.process.pid}),"
+                f" and its embedded broker has the folder {place.cluster}: close() it first, or name another as broker.dir"
+            )
+    others = [one for one in running if one.place == place]
     if not others:
         return
     one = others[0]

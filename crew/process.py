@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import pickle
 import signal
@@ -29,6 +30,7 @@ from ..workers.loading import HandlerSpec
 
 GO: Final = b"go\n"
 BROKER_LOG: Final = "broker.log"
+TAIL_BYTES: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,21 @@ class Failed:
 
 
 Said = Reached | Ready | Failed | Summary
+
+
+def last_failure(log: Path) -> str:
+    """Of the last call of a handler that failed, as its log has it: "; the last was: …", or nothing."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in reversed(lines):
+        if '"message_failed"' in line:
+            with contextlib.suppress(ValueError, KeyError):  # the first may be cut off
+                return f"; the last was: {json.loads(line)['error']}"
+    return ""
 
 
 def main() -> None:

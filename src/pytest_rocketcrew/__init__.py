@@ -46,10 +46,10 @@ def rocketmq(rocketmq_session: LocalBroker) -> Iterator[LocalBroker]:
 
 @pytest.fixture
 def producer(rocketmq: LocalBroker) -> Iterator[SyncProducer]:
-    """A producer of the `rocketmq` broker."""
+    """A producer of the `rocketmq` broker, also for tests that are coroutines."""
     from rocketcrew.client.sync import SyncProducer
 
-    with SyncProducer(rocketmq.name_server) as made:
+    with SyncProducer(rocketmq.name_server, background=True) as made:
         yield made
 
 

@@ -292,6 +292,7 @@ def test_a_wait_that_is_too_short_says_how_far_it_came(broker: LocalBroker, here
         with pytest.raises(CrewTimeoutError, match=r"not done after 0\.1 s: finished 0 messages, [1-9]") as late:
             crew.wait(timeout_s=0.1)
         assert isinstance(late.value, TimeoutError)
+        assert f"Errors are in {crew.log}; the last was: ValueError: never" in str(late.value)
         assert "never" in crew.log.read_text()
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from rocketcrew.crew.living import Place, end_with, has_ended, place_of, warn_of_others
+from rocketcrew.remoting.errors import UsageError
 from rocketcrew.supervisor.consume import settings_from
 
 HELD_S = 60
@@ -80,4 +81,14 @@ def test_one_that_was_closed_or_is_a_parents_is_let_be(process: subprocess.Popen
 
 def test_an_embedded_broker_is_known_by_its_folder() -> None:
     settings = settings_from("Crew", {"group": "g", "name_servers": None}, {"broker.dir": "/x/y/../z"}, None)
-    assert place_of(settings, embedded=True)[1:] == ("/x/z", "g")
+    assert place_of(settings, embedded=True)[1:] == ("/x/z", "g", True)
+
+
+def test_a_second_with_the_same_embedded_broker_is_refused(process: subprocess.Popen[bytes]) -> None:
+    owner = Owner()
+    place = PLACE._replace(cluster="/x/z", embedded=True)
+    end_with(owner, place, "shop:count", process, lambda: None)
+    assert not warned(place._replace(cluster="/x/other"))
+    for group in ("g", "other"):
+        with pytest.raises(UsageError, match=r"broker has the folder /x/z: close\(\) it first"):
+            warned(place._replace(group=group))

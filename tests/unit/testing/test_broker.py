@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +77,13 @@ def test_a_broker_of_a_test_is_reached_whatever_way_the_configuration_has_into_a
     )
     settings = load({**broker.settings, "cluster.name_servers": broker.name_server}, {}, file)
     assert access_of(settings) == access_of(load({"cluster.name_servers": broker.name_server}, {}, None))
+
+
+def test_the_producer_of_the_fixtures_sends_from_a_coroutine_too(rocketmq: LocalBroker, producer: SyncProducer) -> None:
+    topic = rocketmq.topic()
+
+    async def test() -> None:
+        producer.send(topic, b"x")
+
+    asyncio.run(test())
+    assert [message.body for message in rocketmq.messages(topic)] == [b"x"]
