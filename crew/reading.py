@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Final
+from typing import Any, Final, Literal, overload
 
 import pyarrow
 import pyarrow.compute
@@ -54,6 +54,19 @@ _OF_MESSAGE: Final = [GROUP, ORIGIN_MESSAGE_ID, MESSAGE_ID]
 _ROW: Final = "_row"
 _RECORD: Final = (EPOCH, RECONSUME_TIMES, STORE_TIME, TOPIC, BROKER, QUEUE_ID, OFFSET)
 """What tells the records of one message apart, in the order in which the later one is found."""
+
+
+@overload
+def read(
+    target: Filename, *, latest: bool = ..., form: Literal["arrow"] = ..., spark: None = ...,
+    options: Mapping[str, str] | None = ...,
+) -> pyarrow.Table: ...  # fmt: skip
+
+
+@overload
+def read(
+    target: Filename, *, latest: bool = ..., form: str = ..., spark: Any = ..., options: Mapping[str, str] | None = ...
+) -> Any: ...
 
 
 @current_folder_named()
