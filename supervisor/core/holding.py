@@ -170,6 +170,11 @@ def rules(state: State, q: PulledQueue) -> list[str]:
     if refused := refusal(state, q):
         code = f"{refused['code']} ({refused['remark']})" if refused["remark"] else f"{refused['code']}"
         found.append(f"the broker refuses the pull with code {code}, {refused['times']} times in a row")
+    if q.stuck_waits and pq.handle not in state.reserved:
+        found.append(
+            f"the replica that answers has nothing at offset {pq.next_offset}, its queue ends at {q.stuck_end}:"
+            f" asked {q.stuck_waits} times in a row, and again every {config.pull_delay_on_error_ms} ms"
+        )
     if not any(worker.state is WorkerState.READY for worker in state.workers.values()):
         found.append("no worker is ready")
     return found

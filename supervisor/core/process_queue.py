@@ -231,7 +231,8 @@ class PulledQueue:
         "back_at", "blocked", "commit_asked", "committed", "committed_at", "cut_off_at", "doubted_at", "drops", "end_offset",
         "end_told_at", "final_commit", "forgets", "gap_logged_at", "kept", "last_body_bytes", "last_commit_at",
         "last_commit_tries", "last_pull", "left_to", "move", "newer", "newer_at", "opened_ms", "ours", "position_asked", "pq",
-        "pull_pending", "refusals", "refused_at", "refused_code", "refused_remark", "settled_to", "starved",
+        "pull_pending", "refusals", "refused_at", "refused_code", "refused_remark", "settled_to", "starved", "stuck_end",
+        "stuck_waits",
     )  # fmt: skip
 
     def __init__(self, pq: ProcessQueue) -> None:
@@ -287,6 +288,9 @@ class PulledQueue:
         self.refused_code, self.refused_remark, self.refusals, self.refused_at = -1, "", 0, 0.0
         """The code of the refusal of its last pull, -1 when it was none; what the broker said, how often in a row, and since
         when."""
+        self.stuck_end, self.stuck_waits = -1, 0
+        """Where the queue ends at a broker that has nothing at our offset, -1 when its last pull went on; how often in a row
+        that was waited for."""
 
     @property
     def unconfirmed(self) -> Move | None:

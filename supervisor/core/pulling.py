@@ -54,6 +54,8 @@ class PullResult:
     """The pull was sent for a subscription by which brokers leave nothing out."""
     deleted: bool = False
     """What it passes over, and has nothing of, the broker had deleted."""
+    elsewhere: bool = False
+    """The next pull goes to another address than the one that gave this answer, which sends us there."""
     newest: tuple[int, int] | None = None
     """The last of its records that were taken: offset, and when it was stored. The core's word (member/tails.py)."""
 
@@ -241,18 +243,20 @@ class Pulling:
             # At its end: the broker will hold the next pull and answer it with the first message that arrives. Idle queues
             # must not sit on bytes that busy ones wait for.
             q.last_body_bytes = 0
+        q.refused_code = -1
+        if _is_stuck(q, result):
+            self._stuck(q, result, now)
+            return
+        q.stuck_end, q.stuck_waits = -1, 0
         if pq.next_offset < result.next_offset:
             self._note_passed_over(q, result, [], [], now)
         pq.ledger.pass_over(pq.next_offset, result.next_offset)
         pq.next_offset = max(pq.next_offset, result.next_offset)
-        if 0 <= result.end_offset < pq.next_offset:
-            self._wait_for_end(q, result, now)
-        else:
-            q.refused_code = -1
-            self._again(q, now)
+        self._again(q, now)
 
     def _found(self, q: PulledQueue, result: PullResult, slot: Slot, now: float) -> None:
         pq, q.refused_code = q.pq, -1
+        q.stuck_end, q.stuck_waits = -1, 0
         try:
             positions, offsets = walk(self.s.view, slot.start, slot.start + result.length_bytes)
             if offsets and offsets[-1] >= result.next_offset:
@@ -355,14 +359,20 @@ class Pulling:
 
         self.s.at(due, again)
 
-    def _wait_for_end(self, q: PulledQueue, result: PullResult, now: float) -> None:
-        """A slave that lags has nothing at our offset yet, and answers at once: without a pause it would be asked some
-        thousand times a second. Logged once, as a refusal is, until it has got there."""
-        level, delay_ms = "debug" if q.refused_code == result.code else "warning", self.s.config.pull_delay_on_error_ms
-        q.refused_code, q.refusals = result.code, 0
+    def _stuck(self, q: PulledQueue, result: PullResult, now: float) -> None:
+        """Without a pause such a broker would be asked some thousand times a second. One that sends us to another address is
+        followed at once, but not twice in a row: replicas may name each other. Logged once, as a refusal is, until it has
+        got there."""
+        first, q.stuck_end = q.stuck_end < 0, result.end_offset
+        if first and result.elsewhere:
+            self._again(q, now)
+            return
+        level, delay_ms = "debug" if q.stuck_waits else "warning", self.s.config.pull_delay_on_error_ms
+        q.stuck_waits += 1
         self.s.log(level, "pull_beyond_end", **place_keys(q.pq.mq, q.pq.next_offset), end=result.end_offset,
                    retry_in_ms=delay_ms)  # fmt: skip
         self._later(q, now + delay_ms / 1000)
+        self.feed_starved(now)
 
     def _refused(self, q: PulledQueue, result: PullResult, now: float) -> None:
         config, pq = self.s.config, q.pq
@@ -395,6 +405,7 @@ class Pulling:
             delay_ms = config.pull_delay_on_flow_control_ms
         if result.code != q.refused_code:
             q.refused_code, q.refusals, q.refused_at = result.code, 0, now
+        q.stuck_end, q.stuck_waits = -1, 0
         level = "debug" if q.refusals % REFUSALS_LOGGED_EVERY else "warning"
         q.refused_remark, q.refusals = result.remark, q.refusals + 1
         self.s.log(level, "pull_refused", **queue_keys(pq.mq), code=result.code, remark=result.remark, times=q.refusals,
@@ -424,6 +435,14 @@ class Pulling:
             q.pull_pending = True
             self._later(q, now + delay_ms / 1000)
         self.feed_starved(now)
+
+
+def _is_stuck(q: PulledQueue, result: PullResult) -> bool:
+    """The broker has nothing at our offset, nor says where to go on, and does not hold the pull: a slave that lags, or that
+    was built anew. An answer that goes on proves it has, also where the end that it says is older: 4.9 reads that first."""
+    offset, end = q.pq.next_offset, result.end_offset
+    at_once = result.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+    return result.next_offset <= offset and end >= 0 and (at_once or end < offset)
 
 
 def gaps_between(

@@ -87,13 +87,15 @@ class BodySink:
 class PullWaiter(BodySink):
     """One pull that was sent: the sink of its body, and who is told its answer (client/pending.py, Waiter)."""
 
-    __slots__ = ("_came", "_over", "action", "answer")
+    __slots__ = ("_came", "_over", "action", "address", "answer")
 
     def __init__(
         self, core: Core, view: memoryview, action: Pull, came: Callable[[PullWaiter], None]
     ) -> None:  # fmt: skip
         super().__init__(core, view, action.handle)
         self.action = action
+        self.address = ""
+        """Where it was sent."""
         self.answer: Command | Exception | None = None
         """What it was told."""
         self._came = came
@@ -180,6 +182,7 @@ class Pulls:
         waiter = PullWaiter(self._core, self._view, action, self._came)
         if address is not None and mq.topic in self._subscriptions and not self._tails.in_doubt(mq, address):
             self._waiting.add(waiter)
+            waiter.address = address
             try:
                 sent = self._cluster.remoting.ask(
                     address, self._command(action, address), waiter, timeout_ms=self._settings.pull_timeout_ms,
@@ -236,7 +239,7 @@ class Pulls:
                 waiter.give_back()
                 self._run(self._pull(action, BodySink(self._core, self._view, action.handle)), action)
                 return
-            result = self._result(action, answer, waiter.slot)
+            result = self._result(action, answer, waiter.slot, waiter.address)
         except RocketcrewError as error:
             self._unanswered(action, waiter, error)
         except BaseException:
@@ -268,7 +271,7 @@ class Pulls:
             response = await self._cluster.remoting.request(
                 address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
-            result = self._result(action, response, sink.slot)
+            result = self._result(action, response, sink.slot, address)
         except RocketcrewError as error:
             self._unanswered(action, sink, error)
             self._acted()
@@ -351,7 +354,7 @@ class Pulls:
             del fields[name]
         return fields
 
-    def _result(self, action: Pull, response: Command, slot: Slot | None) -> PullResult:
+    def _result(self, action: Pull, response: Command, slot: Slot | None, address: str) -> PullResult:
         if response.code in WITH_OFFSETS:
             header = pull_position(response, action.mq.broker_name)
             self._suggested[action.mq] = header.suggest_which_broker_id
@@ -364,6 +367,11 @@ class Pulls:
             )  # fmt: skip
             if response.code == ResponseCode.PULL_OFFSET_MOVED:
                 result.min_offset = pull_header(response, action.mq.broker_name).min_offset
+            elif response.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
+                suggested = self._cluster.broker_address(
+                    action.mq.broker_name, header.suggest_which_broker_id, only_this=False
+                )
+                result.elsewhere = suggested not in (None, address)
             return result
         self._refused(response.code)
         return PullResult(response.code, action.offset, slot=slot, remark=response.remark or "")

@@ -130,6 +130,24 @@ def test_a_refusal_of_the_broker_is_named_until_the_next_pull(bench: Bench) -> N
     assert picture(bench.core, ServiceState.RUNNING, {}, {})["queues"][0]["refused"] is None
 
 
+def test_a_replica_that_lags_is_named_and_is_no_refusal(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    bench.worker("w1")
+    refused = PullResult(ResponseCode.NO_PERMISSION, 0, remark="the group may not")
+    lags = PullResult(ResponseCode.PULL_RETRY_IMMEDIATELY, 100, end_offset=90)
+    for times, result in enumerate((refused, lags, lags)):
+        bench.core.handle(ev.Pulled(handle, result), bench.now)
+        if times:
+            (rule,) = held(bench)["rules"]
+            assert "has nothing at offset 100, its queue ends at 90: asked" in rule
+            assert f"asked {times} times in a row, and again every 1000 ms" in rule
+            assert picture(bench.core, ServiceState.RUNNING, {}, {})["queues"][0]["refused"] is None
+        bench.pass_ms(1000)
+    assert held(bench)["rules"] == []
+    bench.answer(handle, ResponseCode.PULL_RETRY_IMMEDIATELY, 101)
+    assert held(bench)["rules"] == []
+
+
 def test_a_queue_in_doubt_says_for_how_long_and_what_is_asked(bench: Bench) -> None:
     bench.open(0)
     bench.worker("w1")

@@ -58,6 +58,52 @@ def test_a_slave_whose_queue_ends_before_our_offset_is_asked_once_a_second_and_t
     assert bench.one(act.Pull).offset == 100, "the broker holds that one"
 
 
+def retry(bench: Bench, handle: int, next_offset: int, end: int, *, elsewhere: bool = False) -> None:
+    code = ResponseCode.PULL_RETRY_IMMEDIATELY
+    result = PullResult(code, next_offset, end_offset=end, elsewhere=elsewhere)
+    bench.core.handle(ev.Pulled(handle, result), bench.now)
+
+
+def test_an_answer_that_goes_on_is_followed_at_once_whatever_end_it_says(bench: Bench) -> None:
+    """4.9 reads a queue's end before its index: a filtered pull may come back with an offset beyond that end."""
+    (handle,) = bench.open(0, offset=100)
+    for offset in (100, 111, 122):
+        assert bench.one(act.Pull).offset == offset
+        retry(bench, handle, offset + 11, offset + 10)
+    assert not [log for log in bench.take(act.Log) if log.event == "pull_beyond_end"]
+
+
+def test_a_slave_that_begins_after_our_offset_is_asked_once_a_second(bench: Bench) -> None:
+    """It was built anew, and its master is gone: it corrects nobody's offset, and holds no pull."""
+    (handle,) = bench.open(0, offset=100)
+    bench.one(act.Pull)
+    retry(bench, handle, 100, 900)
+    bench.pass_ms(999)
+    bench.none(act.Pull)
+    bench.pass_ms(1)
+    assert bench.one(act.Pull).offset == 100
+
+
+def test_a_slave_that_sends_us_to_its_master_is_left_at_once_and_each_time(bench: Bench) -> None:
+    """A backlog is read from a slave that is being built anew: each pull that it had was a second lost."""
+    (handle,) = bench.open(0, offset=100)
+    for offset in range(100, 110):
+        bench.one(act.Pull)
+        retry(bench, handle, offset, 3, elsewhere=True)
+        assert bench.one(act.Pull).offset == offset
+        assert bench.found(handle, [offset])
+    assert not [log for log in bench.take(act.Log) if log.event == "pull_beyond_end"]
+
+
+def test_replicas_that_send_us_to_each_other_are_asked_once_a_second(bench: Bench) -> None:
+    (handle,) = bench.open(0, offset=100)
+    for second in range(10):
+        assert bench.counters.pulls == second + (2 if second else 1)
+        while bench.counters.pulls < 100 and bench.take(act.Pull):
+            retry(bench, handle, 100, 90, elsewhere=True)
+        bench.pass_ms(1000)
+
+
 @pytest.mark.parametrize("code", [ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST])
 def test_a_broker_that_does_not_know_the_subscription_gets_a_heartbeat(bench: Bench, code: int) -> None:
     (handle,) = bench.open(0)

@@ -204,6 +204,17 @@ def test_the_next_pull_goes_where_the_last_answer_said(bench: Bench, scene_with:
     assert scene.pull(nothing_new())[0] == "master"
 
 
+@pytest.mark.parametrize(("addresses", "pulls"), [({0: "master", 1: "slave"}, 3), ({1: "slave"}, 2)])
+def test_a_slave_that_lags_is_left_for_its_master_at_once_if_there_is_one(
+    bench: Bench, scene_with: SceneWith, addresses: Mapping[int, str], pulls: int
+) -> None:
+    scene = scene_with(addresses)
+    scene.pull(nothing_new(suggest=1))
+    lags = Command(ResponseCode.PULL_RETRY_IMMEDIATELY, PullResponse(MASTER_ID, 5, 0, 3).to_fields())
+    assert scene.pull(lags)[0] == "slave"
+    assert bench.counters.pulls == pulls
+
+
 @pytest.mark.parametrize(
     ("expression", "kind", "outcome"),
     [("*", "TAG", UNDELIVERED), ("a || b", "TAG", FILTERED), ("a || *", "TAG", FILTERED), ("x > 1", "SQL92", FILTERED)],
