@@ -206,7 +206,7 @@ async def fetch(
             got: list[tuple[int, int]] = []
             mq = MessageQueue(key.topic, key.broker, key.queue_id)
             left = bytes_max - size
-            async for first, end, record in records(cluster, mq, start, stop, group=key.group, bytes_max=left):
+            async for first, end, record in records(cluster, mq, start, stop, or_group=key.group, bytes_max=left):
                 found.append((key, record))
                 got.append((first, end))
                 size += len(record)

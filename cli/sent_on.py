@@ -156,7 +156,7 @@ class _Asking:
             mq = MessageQueue(key.topic, key.broker, key.queue_id)
             records = [
                 _without_body(one) for start, stop in offsets.pieces
-                async for one in messages(self._cluster, mq, start, stop, group=key.group)
+                async for one in messages(self._cluster, mq, start, stop, or_group=key.group)
                 if one.queue_offset in offsets and PROPERTY_UNIQ_KEY in one.properties
             ]  # fmt: skip
             topics = {key.topic, RETRY_PREFIX + key.group, SCHEDULE_TOPIC, DLQ_PREFIX + key.group}

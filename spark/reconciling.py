@@ -200,6 +200,8 @@ class QueueReport:
     """The same."""
     not_at_brokers: bool = False
     """Brokers were asked for this very queue, and none knows it."""
+    not_compared: str = ""
+    """Why its broker did not say whether it has the records that the table has: it may have others in their place."""
     known: bool = True
     """Whether anything that was looked into knows of the queue."""
 
@@ -246,7 +248,7 @@ class Report:
         """Whether everything is explained."""
         if self.rows is not None or self.batches is not None or self.unseen_lost:
             return False
-        return not any(queue.unexplained or queue.not_at_brokers for queue in self.queues)
+        return not any(one.unexplained or one.not_at_brokers or one.not_compared for one in self.queues)
 
     @property
     def lost(self) -> int:
@@ -281,6 +283,11 @@ class Report:
     def as_told(self, told: Mapping[Fate, OffsetSet]) -> Report:
         """The same, with what brokers know better of records that left no rows: each of these has that fate and no other."""
         return replace(self, queues=tuple(_told(queue, told) for queue in self.queues)) if told else self
+
+    def with_not_compared(self, why: Mapping[QueueKey, str]) -> Report:
+        """The same, where brokers did not answer what they have of these queues."""
+        queues = (replace(one, not_compared=why.get(one.key, one.not_compared)) for one in self.queues)
+        return replace(self, queues=tuple(queues)) if why else self
 
     def with_made_again(self, found: Mapping[QueueKey, Others], table: TableFacts) -> Report:
         """The same, where brokers have other records of `found` than the table: of those that the loader tells apart, what is

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -27,10 +27,11 @@ from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, U
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from ...remoting.namespaces import unwrap
 from ...remoting.queues import MessageQueue
-from ...source.searching import exact_offset, store_times
+from ...source.searching import exact_offset
 from ...supervisor.member.access import access_of, namespace_of
 from ..changing import changes
 from ..json_text import json_text
+from ..messages import times_stored
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging, group_home, group_in_keys, staging_folders, topics_in_keys
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
     Look = tuple[Report, TableFacts, list[str]]
     Reset = Callable[..., str]
+    Stored = tuple[dict[QueueKey, dict[int, int]], dict[QueueKey, str]]
 
 NOTED_AFTER_S: Final = 1.0
 """How long a supervisor may take to write what it has noted."""
@@ -64,6 +66,9 @@ COMPACTION: Final = "COMPACTION"
 NOT_AT_BROKERS: Final = (
     "  not known at the broker: no such topic, broker or queue is there now, and nobody can say what the group had not read"
     " of it"
+)
+NOT_COMPARED: Final = (
+    "  not compared: whether the broker has the messages that the table has rows of was not answered: {}"
 )
 NOT_READ: Final = "  nobody can read this queue now: its topic has fewer queues, or is not for readers"
 
@@ -123,7 +128,8 @@ def reconcile(
     of the folders have made. It is 1 too where the group has no folder of segments here and messages are from before all
     that is known: rows that were set aside would look so. Where a topic was made again and the group went on at its old
     offset, what it passed is unknown ("made again"), if the table has rows of records of before: a message of each queue is
-    fetched to see that, five at most. A queue that the table knows and no broker does is named, and the exit code is 1.
+    fetched to see that, five at most, and a few from the top. A queue whose broker does not answer that is named ("not
+    compared"), and so is one that the table knows and no broker does: then the exit code is 1.
     So it is where --no-brokers finds nothing of the group, and records of others: its name may be wrong.
     Every page of the table is looked at. Needs no Spark. Run it while the consumer rests or runs; what is on its way counts
     as waiting.
@@ -203,7 +209,7 @@ def _compare(settings: Settings, table: Place, folders: Sequence[Path], *, broke
     if brokers and any(Fate.UNDELIVERED in queue.fates for queue in report.queues):
         report = report.as_told(run_with_cluster(access_of(settings), partial(compacted, report=report)))
     if brokers:
-        report = _with_made_again(access_of(settings), table, report, facts)
+        report = with_made_again(partial(run_with_cluster, access_of(settings)), table, report, facts)
     return report, broken
 
 
@@ -248,15 +254,16 @@ async def compacted(cluster: Cluster, report: Report) -> dict[Fate, OffsetSet]:
     return {Fate.COMPACTED: OffsetSet.of((key, gaps) for key, gaps in undelivered.items() if topics[key.topic])}
 
 
-def _with_made_again(access: Access, table: Place, report: Report, facts: TableFacts) -> Report:
+def with_made_again(ask: Callable[..., Any], table: Place, report: Report, facts: TableFacts) -> Report:
     """The report with what brokers have of topics that were made again: in place of records that the table has, where the
     group went on at its old offset, and at their beginning, where it has passed that. Queues whose broker gives no record to
-    compare are counted on stderr."""
+    compare are counted on stderr; one that did not answer leaves its queues unexplained. `ask` runs with the cluster."""
     from ...spark.reconciling import Fate, made_again, passed_again, to_compare, to_compare_above, to_date, to_search
     from ...spark.table_keys import store_times as times_of_rows
 
     if begun := to_date(report, facts.tops):
-        dated_ms = run_with_cluster(access, partial(stored, wanted=begun, own_us={}))
+        dated_ms, refused = ask(partial(stored, wanted=begun, own_us={}))
+        report = report.with_not_compared(refused)
         if passed := passed_again(report, facts, dated_ms):
             report = report.as_told({Fate.UNKNOWN: passed})
     wanted = to_compare(report)
@@ -264,13 +271,15 @@ def _with_made_again(access: Access, table: Place, report: Report, facts: TableF
         return report
     above = to_compare_above(report, facts.tops)
     own_us = times_of_rows(table, {key: [*offsets, *above[key]] for key, offsets in wanted.items()})
-    stored_ms = run_with_cluster(access, partial(stored, wanted=wanted, own_us=own_us))
+    stored_ms, refused = ask(partial(stored, wanted=wanted, own_us=own_us))
     above = {key: tuple(sorted({*above[key]} - {*known})) for key, known in stored_ms.items()}
-    for key, more in run_with_cluster(access, partial(stored, wanted=above, own_us=own_us, each=True)).items():
+    more_ms, refused_above = ask(partial(stored, wanted=above, own_us=own_us, each=True))
+    for key, more in more_ms.items():
         stored_ms[key] |= more
+    report = report.with_not_compared(refused | refused_above)
     begins: dict[QueueKey, dict[int, int]] = {}
     if searches := to_search(report, facts.tops, stored_ms, own_us):
-        begins = run_with_cluster(access, partial(first_others, searches=searches))
+        begins = ask(partial(first_others, searches=searches))
     found = made_again(report, facts.tops, stored_ms, own_us, begins)
     return report.with_made_again(found, facts) if found else report
 
@@ -283,7 +292,7 @@ async def first_others(
     found: dict[QueueKey, dict[int, int]] = {}
     for key, wanted in searches.items():
         mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        times = partial(store_times, cluster, operations, key.group, mq)
+        times = partial(times_stored, cluster, operations, key.group, mq)
         for one in wanted:
             with suppress(RocketcrewError):
                 near = await operations.search_offset(mq, one.since_ms)
@@ -294,24 +303,24 @@ async def first_others(
 
 async def stored(
     cluster: Cluster, wanted: Mapping[QueueKey, Iterable[int]], own_us: Times, *, each: bool = False
-) -> dict[QueueKey, dict[int, int]]:
+) -> Stored:
     """When brokers stored records of these, in ms since 1970: of each queue the first that its broker gives, and the next
     ones as long as the table has them with another time (`own_us`). Of how many queues none is given is told on stderr.
-    `each`: of all that is given, and nothing is told."""
+    `each`: of all that is given, and nothing is told. And of the queues whose broker gave no answer, why."""
     from ...spark.reconciling import is_same
 
     operations, turns = Operations(cluster), asyncio.Semaphore(QUESTIONS_MAX)
     found: dict[QueueKey, dict[int, int]] = {}
-    refused: list[RocketcrewError] = []
+    refused: dict[QueueKey, str] = {}
 
     async def look(key: QueueKey, offsets: Iterable[int]) -> None:
         mq = MessageQueue(key.topic, key.broker, key.queue_id)
         for offset in offsets:
             try:
                 async with turns:
-                    times = await store_times(cluster, operations, key.group, mq, offset, offset + 1)
+                    times = await times_stored(cluster, operations, key.group, mq, offset, offset + 1)
             except RocketcrewError as error:
-                refused.append(error)
+                refused[key] = in_words(error)
                 return
             if offset in times:
                 found.setdefault(key, {})[offset] = times[offset]
@@ -319,12 +328,12 @@ async def stored(
                     return
 
     await asyncio.gather(*(look(key, offsets) for key, offsets in wanted.items()))
-    unknown = len(wanted) - len(found)
+    unknown = len(wanted.keys() - found.keys() - refused.keys())
     if unknown and not each:
-        why = in_words(refused[0]) if refused else "brokers do not give the records that the table has"
+        why = "brokers do not give the records that the table has"
         whose = f"{counted(unknown, 'queue')} of {len(wanted)}"
         click.echo(f"whether topics were made again is not known of {whose}: {why}", err=True)
-    return found
+    return found, refused
 
 
 def cluster_ends(settings: Settings) -> dict[QueueKey, QueueEnds | None]:
@@ -519,6 +528,7 @@ def as_object(
             "cannot_be_run_again": one.gone.pieces,
             "made_again": one.made_again.pieces,
             "not_at_brokers": one.not_at_brokers,
+            "not_compared": one.not_compared or None,
         }
         for one in report.queues
     ]  # fmt: skip
@@ -585,6 +595,8 @@ def as_lines(
             lines.append(_made_again(one, report, reset))
         if one.not_at_brokers:
             lines.append(NOT_AT_BROKERS)
+        if one.not_compared:
+            lines.append(NOT_COMPARED.format(one.not_compared))
         if one.ends is not None and not one.ends.read and (Fate.WAITING in one.fates or one.gone):
             lines.append(_not_read(one, report))
     lines += _of_batches(report, reset, load)

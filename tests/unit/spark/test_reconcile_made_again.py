@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from loader_world import World
 from segment_helpers import EPOCH
 
+from rocketcrew.cli.commands.reconcile import as_lines, as_object, with_made_again
 from rocketcrew.cli.commands.reset import write_request
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, NO_ROWS, Outcomes
@@ -157,6 +159,28 @@ def look_at_the_first(world: World, later: timedelta, committed: int = 9, *, rea
     }
     own_us = store_times(world.table, wanted) if readable else {}
     return report.with_made_again(made_again(report, facts.tops, stored_ms, own_us), facts)
+
+
+@pytest.mark.parametrize("fails", [0, 1, None])
+def test_a_queue_whose_records_brokers_did_not_all_say_is_not_explained(
+    tmp_path: Path, segments: Any, threads: Executor, fails: int | None
+) -> None:
+    """A broker that was busy after the first round: its upper records were others, and all was fine."""
+    world = World(tmp_path, segments, threads)
+    world.load(*range(200))
+    facts, _ = table_facts(world.table, world.roots[:1])
+    rounds: list[dict[QueueKey, tuple[int, ...]]] = []
+
+    def ask(question: partial[Any]) -> tuple[dict[QueueKey, dict[int, int]], dict[QueueKey, str]]:
+        rounds.append(question.keywords["wanted"])
+        said = {key: {offset: us(offset) // 1000 for offset in offsets} for key, offsets in rounds[-1].items()}
+        return ({}, {QUEUE: "broker busy"}) if len(rounds) - 1 == fails else (said, {})
+
+    report = with_made_again(ask, world.table, reconcile(facts, {QUEUE: QueueEnds(0, 200, 200)}), facts)
+    assert [list(wanted) for wanted in rounds] == ([[QUEUE], []] if fails == 0 else [[QUEUE], [QUEUE]])
+    assert (report.fine, as_object(report, [])["fine"]) == (fails is None, fails is None)
+    said = "not compared: whether the broker has the messages that the table has rows of was not answered: broker busy"
+    assert (f"  {said}" in as_lines(report, [])) == (fails is not None)
 
 
 def test_the_times_of_rows_are_read_by_queue_and_epoch(world: World, segments: Any) -> None:
