@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 
@@ -89,18 +89,25 @@ class Beginning:
         new = [queue for queue in queues if queue not in known]
         if starting is None or not new:
             return starting or "earliest"
-        return home.write_starting(home.starting_offsets() | await self.starting_offsets(consumer, new))
+        topics = {queue.topic for queue in known}
+        return home.write_starting(home.starting_offsets() | await self.starting_offsets(consumer, new, topics))
 
-    async def starting_offsets(self, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> Offsets:
+    async def starting_offsets(
+        self, consumer: ConsumerSettings, queues: Sequence[MessageQueue], consumed: Collection[str] = ()
+    ) -> Offsets:
         """Where a stream begins in queues that are new to it, by the rules of a member: the group's offset, else
-        consumeFromWhere."""
+        consumeFromWhere. That is for topics that are new: all messages of one that was `consumed` before are ours, also those
+        in queues that it got while nobody looked."""
         stored = BrokersOffsets(self._operations, self._access.wrap(consumer.group))
         timestamp_ms = timestamp_to_begin_at(consumer, wall_ms())
         rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
         found: Offsets = {}
         for queue in queues:
             mq = queue._replace(topic=self._access.wrap(queue.topic))
-            offset, why = await rule.find(mq)
+            if queue.topic in consumed:
+                offset, why = await stored.find(mq) or (0, "a new queue of a topic that is consumed: its beginning")
+            else:
+                offset, why = await rule.find(mq)
             found[queue] = max(offset, await self._operations.min_offset(mq))
             _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
         return found

@@ -16,13 +16,23 @@ from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.producer import Producer
 from rocketcrew.client.route_cache import ROUTES_FILE, RouteCache
+from rocketcrew.client.selection import to_queue
 from rocketcrew.conf.settings import load
 from rocketcrew.engine.beginning import Beginning
 from rocketcrew.engine.home import Home
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.source.offsets import to_json
+
+HERE = "embedded"
+
+
+def write_checkpoint(home: Home) -> None:
+    """A batch was planned: the stream is at 3 in the first queue."""
+    (home.checkpoint / "offsets").mkdir(parents=True)
+    (home.checkpoint / "offsets" / "0").write_text('v1\n{}\n{"orders":{"embedded":{"0":3}}}')
 
 
 def test_a_checkpoint_of_another_cluster_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -72,11 +82,39 @@ def test_a_topic_that_is_new_to_the_checkpoint_begins_where_the_group_is_and_sta
 
             await operations.update_consumer_offset("billing", extra, 4)
             assert await begins(orders) == to_json({orders: 0})
-            (home.checkpoint / "offsets").mkdir(parents=True)
-            (home.checkpoint / "offsets" / "0").write_text('v1\n{}\n{"orders":{"embedded":{"0":3}}}')
+            write_checkpoint(home)
             assert await begins(orders) == to_json({orders: 0}), "the checkpoint has it"
             assert await begins(orders, extra) == to_json({orders: 0, extra: 4})
             await operations.update_consumer_offset("billing", extra, 6)
             assert await begins(orders, extra) == to_json({orders: 0, extra: 4}), "until the checkpoint has it"
+
+    asyncio.run(scene())
+
+
+def test_queues_that_a_consumed_topic_got_meanwhile_begin_at_their_first_message(tmp_path: Path) -> None:
+    """Only in a topic that is new does consumeFromWhere say where, here its default: the end."""
+    consumer = load({"consumer.group": "billing", "consumer.topics": "orders,extra"}, {}, None).consumer
+    home = Home(tmp_path, "billing")
+    one, two, extra = (MessageQueue(*place) for place in (("orders", HERE, 0), ("orders", HERE, 1), ("extra", HERE, 0)))
+
+    async def scene() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            admin = Admin(cluster)
+            for topic in ("orders", "extra"):
+                await admin.create_topic(broker.address, TopicConfig(topic, 2, 2))
+                await cluster.route(topic)
+            async with Producer(cluster) as producer:
+                for queue in [two, extra] * 9:
+                    await producer.send(OutgoingMessage(queue.topic, b"1"), selector=to_queue(queue))
+            has_no_offset = ResponseCode.QUERY_NOT_FOUND
+            broker.intercepts.append(
+                lambda one: one.response(has_no_offset) if one.code == RequestCode.QUERY_CONSUMER_OFFSET else None
+            )
+            write_checkpoint(home)
+            home.write_starting({one: 0})
+            starting = await Beginning(cluster, Operations(cluster), lambda: False).starting(
+                home, consumer, [one, two, extra]
+            )
+            assert json.loads(starting) == to_json({one: 0, two: 0, extra: 9})
 
     asyncio.run(scene())
