@@ -11,6 +11,7 @@ from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.route_cache import RouteCache
+from ..client.routes import is_final
 from ..client.same_cluster import Suspects
 from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
@@ -20,6 +21,7 @@ from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from ..source.offsets import Offsets
+from ..source.positions import BEYOND_END, Facts, beyond_end, within
 from ..spark.errors import StoppedError
 from ..supervisor.member.commits import BrokersOffsets
 from ..supervisor.member.first_offset import FirstOffset, timestamp_to_begin_at
@@ -108,9 +110,17 @@ class Beginning:
                 offset, why = await stored.find(mq) or (0, "a new queue of a topic that is consumed: its beginning")
             else:
                 offset, why = await rule.find(mq)
-            found[queue] = max(offset, await self._operations.min_offset(mq))
+            facts = await self._facts(mq)
+            found[queue] = within(max(offset, facts.minimum), queue, facts, fail=False, was_read=True)
+            if beyond_end(offset, facts):
+                _log.warning("goes_back", **place_keys(queue, offset), to=found[queue], hint=BEYOND_END)
             _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
         return found
+
+    async def _facts(self, mq: MessageQueue) -> Facts:
+        low, high = await self._operations.min_offset(mq), await self._operations.max_offset(mq)
+        route, address = await self._cluster.route(mq.topic), self._cluster.broker_address(mq.broker_name)
+        return Facts(low, high, final=is_final(route, mq.broker_name, address or ""))
 
     async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
         """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they

@@ -71,6 +71,7 @@ class BatchReader(DataSourceReader):
         }
         ends = {queue: last_offset(ending, queue, at_end[queue], fail=fail) for queue in queues}
         check_order(starts, ends, ending.option)
+        looker.tell_beyond_end(starts, at_start)
         return starts, ends
 
 

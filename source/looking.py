@@ -23,7 +23,7 @@ from ..client.routes import is_final, is_read
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError, retriable
-from ..remoting.log_keys import queue_keys
+from ..remoting.log_keys import place_keys, queue_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
 from .connections import Link
@@ -31,7 +31,7 @@ from .matching import OPTION as PATTERN
 from .matching import matching_topics, nothing_matches
 from .offsets import Place, Spec, names
 from .options import refuse
-from .positions import Facts
+from .positions import BEYOND_END, Facts, beyond_end
 from .reading import ReadOptions
 from .searching import exact_offset, store_times
 
@@ -173,6 +173,14 @@ class Looker:
     def tell(queues: Collection[MessageQueue]) -> None:
         """What is read. A broker that is down is in no route, so nobody else can tell that it is not among these."""
         _log.info("begins_to_read", brokers=sorted({queue.broker_name for queue in queues}), queues=len(queues))
+
+    @staticmethod
+    def tell_beyond_end(begins: Mapping[MessageQueue, int], facts: Mapping[MessageQueue, Facts]) -> None:
+        """Of what begins elsewhere than at the group's offset, as the queue does not reach there."""
+        for queue, at in begins.items():
+            group = facts[queue].group
+            if group is not None and beyond_end(group, facts[queue]):
+                _log.warning("goes_back", **place_keys(queue, group), to=at, hint=BEYOND_END)
 
     async def facts(self, queues: Iterable[MessageQueue], *specs: Spec) -> dict[MessageQueue, Facts]:
         """What brokers say of these queues; the group's offset and searches only where a spec needs them (one of each)."""

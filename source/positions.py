@@ -3,6 +3,7 @@
 - A search by time says the first message stored at or after it, the queue's end when there is none (searching.py).
 - A group without a committed offset begins at the earliest message: nothing is passed over.
 - What lies outside of what a queue holds is data loss: an error, or with failOnDataLoss=false the nearest offset there is.
+- A group's offset beyond the end of a much shorter queue is of one that had its name before: nothing of this one was read.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from .offsets import EARLIEST, LATEST, Offsets, Place, Spec, name, names
 
 LOST_END_MAX = 10_000
 """Messages that a broker's crash may cost one queue: some seconds of them are not on its disk yet (ASYNC_FLUSH)."""
+
+BEYOND_END = "the group's offset is beyond the queue's end: the topic was made anew, or a broker lost its end"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +56,7 @@ def first_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, latest_when_t
             f"rocketmq: option {spec.option}: {name(queue)} has no message stored at or after {spec.timestamp_of(queue)}: "
             "give an earlier time, or startingOffsetsByTimestampStrategy=latest to begin with what comes in"
         )
-    return within(_offset(spec, queue, facts), queue, facts, fail=fail)
+    return within(_offset(spec, queue, facts), queue, facts, fail=fail, was_read=spec.place is Place.GROUP)
 
 
 def last_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, fail: bool) -> int:
@@ -61,11 +64,15 @@ def last_offset(spec: Spec, queue: MessageQueue, facts: Facts, *, fail: bool) ->
     return within(_offset(spec, queue, facts), queue, facts, fail=fail)
 
 
-def within(offset: int, queue: MessageQueue, facts: Facts, *, fail: bool) -> int:
-    """`offset`, if the queue reaches from there. Raises DataLossError, or with `fail` off gives the nearest."""
+def within(offset: int, queue: MessageQueue, facts: Facts, *, fail: bool, was_read: bool = False) -> int:
+    """`offset`, if the queue reaches from there. Raises DataLossError, or with `fail` off gives the nearest; where what was
+    before `offset` `was_read` and the queue was made anew, its first, as none of these messages was.
+    """
     if not facts.final:
         return offset
     nearest = min(max(offset, facts.minimum), facts.maximum)
+    if was_read and is_anew(offset, facts):
+        nearest = facts.minimum
     if fail and nearest != offset:
         raise DataLossError(
             f"rocketmq: {name(queue)} holds offsets {facts.minimum} to {facts.maximum}, and {offset} is asked for: messages "
@@ -113,7 +120,7 @@ def known_ends(
       goes into the checkpoint before anything is read, so a replay begins at the same one.
     - A queue that no route names at the moment (its broker is down) stays where it is, and one whose replica lags.
     - A queue that is not what was read any more, or shorter: the stream goes back in it, with no row of it in this batch.
-      `back` says to where (marks.py, or a search). For one that is shorter and not in it: DataLossError, or `_back_to`.
+      `back` says to where (marks.py, or a search). For one that is shorter and not in it: DataLossError, or `within`.
     """
     ends = dict(start)
     for queue, known in facts.items():
@@ -124,22 +131,25 @@ def known_ends(
         elif known.maximum >= start[queue]:
             ends[queue] = known.maximum
         elif known.final:
-            within(start[queue], queue, known, fail=fail)
-            ends[queue] = _back_to(start[queue], known)
+            ends[queue] = within(start[queue], queue, known, fail=fail, was_read=True)
     return ends
 
 
 def shorter(start: Offsets, facts: Mapping[MessageQueue, Facts]) -> list[MessageQueue]:
     """The queues that end before where the stream stands, and not because a replica lags."""
-    return [queue for queue, known in facts.items() if known.final and known.maximum < start.get(queue, 0)]
+    return [queue for queue, known in facts.items() if beyond_end(start.get(queue, 0), known)]
 
 
-def _back_to(offset: int, facts: Facts) -> int:
-    """Where a stream goes on in a queue that does not reach to `offset` any more, when neither a mark nor this process knows
-    what happened.
+def beyond_end(offset: int, facts: Facts) -> bool:
+    """Whether the queue is for certain shorter than it was."""
+    return facts.final and offset > facts.maximum
 
-    A broker that crashed may have lost the last messages, all of which were read: only new ones are to come. A queue that is
-    much shorter was made anew: all of it is to come.
+
+def is_anew(offset: int, facts: Facts) -> bool:
+    """Whether a queue that does not reach to `offset` any more was made anew, when neither a mark nor this process knows what
+    happened: it is much shorter, and all of it is to come.
+
+    A broker that crashed may have lost the last messages, all of which were read: only new ones are to come.
     """
     missing = offset - facts.maximum
-    return facts.maximum if missing <= LOST_END_MAX and missing * 2 <= offset else facts.minimum
+    return missing > LOST_END_MAX or missing * 2 > offset > 0

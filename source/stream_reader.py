@@ -65,7 +65,7 @@ from .offsets import (
     to_json,
 )
 from .planning import Range, limited, ranges_between, split, waits
-from .positions import Facts, check_named, first_offset, known_ends, shorter
+from .positions import Facts, check_named, first_offset, is_anew, known_ends, shorter
 from .pulling import LOST_TRIES_MAX, Reading
 
 if TYPE_CHECKING:
@@ -158,10 +158,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_named(options.starting, queues)
         facts = await looker.facts(queues, options.starting)
         late, fail = options.latest_when_too_late, options.fail_on_data_loss
-        return {
+        begins = {
             queue: first_offset(options.starting, queue, facts[queue], latest_when_too_late=late, fail=fail)
             for queue in queues
         }
+        looker.tell_beyond_end(begins, facts)
+        return begins
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is what this run reads."""
@@ -310,7 +312,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     async def _enters(
         self, looker: Looker, queues: Sequence[MessageQueue], facts: Mapping[MessageQueue, Facts]
     ) -> Offsets:
-        """Where those of these new queues begin of which the options, or the group, say it."""
+        """Where those of these new queues begin of which the options, or the group, say it. A group's offset that is left of
+        another queue of that name is no loss of ours: nothing of this one was read."""
         options = self._reading.options
         told = dict(options.starting.values) if options.starting.place is Place.OFFSETS else Offsets()
         places = {queue: options.starting for queue in queues if queue in told}
@@ -318,11 +321,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             at_group = Spec(Place.GROUP, "newQueues")
             facts = {**facts, **await looker.facts(others, at_group)}
             places |= dict.fromkeys(others, at_group)
-        fail = options.fail_on_data_loss
-        return {
-            queue: first_offset(spec, queue, facts[queue], latest_when_too_late=True, fail=fail)
-            for queue, spec in places.items()
-        }
+        enters = Offsets()
+        for queue, spec in places.items():
+            anew = spec.place is Place.GROUP and is_anew(facts[queue].group or 0, facts[queue])
+            fail = options.fail_on_data_loss and not anew
+            enters[queue] = first_offset(spec, queue, facts[queue], latest_when_too_late=True, fail=fail)
+        known = told.keys() | self._latest.keys()  # named by options, or logged at the look before
+        looker.tell_beyond_end({queue: at for queue, at in enters.items() if queue not in known}, facts)
+        return enters
 
     async def _changed(self, looker: Looker, begin: Offsets, marks: Marks, ends: Offsets) -> Marks:
         """The marks that are gone behind which the next batch would go on, or to which it would go back.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog.testing
 
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.client.admin import Admin
@@ -116,5 +117,30 @@ def test_queues_that_a_consumed_topic_got_meanwhile_begin_at_their_first_message
                 home, consumer, [one, two, extra]
             )
             assert json.loads(starting) == to_json({one: 0, two: 0, extra: 9})
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("group", "begins"), [(99, 0), (10, 9)])
+def test_a_group_offset_beyond_the_end_is_not_where_a_stream_begins(tmp_path: Path, group: int, begins: int) -> None:
+    """Another topic of that name has left it, or a broker has lost the end."""
+    consumer = load({"consumer.group": "billing", "consumer.topics": "orders"}, {}, None).consumer
+    queue = MessageQueue("orders", HERE, 0)
+
+    async def scene() -> None:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic(broker.address, TopicConfig("orders", 1, 1))
+            operations = Operations(cluster)
+            async with Producer(cluster) as producer:
+                for _ in range(9):
+                    await producer.send(OutgoingMessage("orders", b"1"))
+            await Admin(cluster).create_group(broker.address, SubscriptionGroupConfig("billing"))
+            await operations.update_consumer_offset("billing", queue, group)
+            with structlog.testing.capture_logs() as lines:
+                await Beginning(cluster, operations, lambda: False).starting(
+                    Home(tmp_path, "billing"), consumer, [queue]
+                )
+            told = [(line["offset"], line["to"]) for line in lines if line["event"] == "goes_back"]
+            assert (Home(tmp_path, "billing").starting_offsets(), told) == ({queue: begins}, [(group, begins)])
 
     asyncio.run(scene())

@@ -67,6 +67,17 @@ def test_outside_of_the_queue_is_data_loss(offset: int, nearest: int) -> None:
     assert last_offset(place, Q0, facts, fail=False) == nearest
 
 
+@pytest.mark.parametrize(("group", "begins"), [(99, 3), (10, 9), (2, 3)])
+def test_a_group_that_was_further_than_a_much_shorter_queue_has_read_nothing_of_it(group: int, begins: int) -> None:
+    facts = Facts(3, 9, group=group)
+    with pytest.raises(DataLossError, match=f"and {group} is asked for.*go on at {begins}"):
+        first_offset(spec(Place.GROUP), Q0, facts, latest_when_too_late=False, fail=True)
+    assert first_offset(spec(Place.GROUP), Q0, facts, latest_when_too_late=False, fail=False) == begins
+    assert last_offset(spec(Place.GROUP), Q0, Facts(3, 9, group=99), fail=False) == 9
+    lagging = Facts(3, 9, group=99, final=False)
+    assert first_offset(spec(Place.GROUP), Q0, lagging, latest_when_too_late=False, fail=True) == 99
+
+
 def test_offsets_per_queue_name_exactly_what_is_read() -> None:
     check_named(spec(Place.OFFSETS, {Q0: 1}), [Q0])
     check_named(spec(Place.EARLIEST), [Q0])

@@ -583,3 +583,33 @@ def test_where_a_stream_begins_in_queues_that_enter_later(
     clock.now_s += 1
     end = reader.latestOffset(entered, ReadAllAvailable())
     assert counts(entered, end) == [0, 0, *(10 - begin for begin in begins)]
+
+
+@pytest.mark.parametrize("given", [{"newQueues": "group"}, {"startingOffsets": "group", "failOnDataLoss": "false"}])
+def test_a_group_offset_that_another_queue_has_left_is_not_where_a_stream_enters(
+    filled: Access, clock: Any, given: dict[str, str]
+) -> None:
+    move_group(filled, 99)
+    reader = stream(filled, clock, **({"group": "crew"} | given))
+    with structlog.testing.capture_logs() as lines:
+        entered = reader.latestOffset(to_json(dict.fromkeys(QUEUES[:2], 10)), ReadAllAvailable())
+    assert [from_json(entered)[queue] for queue in QUEUES] == [10, 10, 0, 0]
+    told = [(line["log_level"], line["queue_id"], line["offset"], line["to"]) for line in lines]
+    assert told == [("warning", 2, 99, 0), ("warning", 3, 99, 0)]
+
+
+@pytest.mark.parametrize(("group", "begins"), [(99, 0), (11, 10)])
+def test_a_read_from_a_group_offset_beyond_the_end_says_where_it_begins(
+    filled: Access, clock: Any, group: int, begins: int
+) -> None:
+    move_group(filled, group)
+    options = {"startingOffsets": "group", "group": "crew", "failOnDataLoss": "false"}
+    with structlog.testing.capture_logs() as lines:
+        assert set(from_json(stream(filled, clock, **options).initialOffset()).values()) == {begins}
+        ranges = [
+            part.part
+            for part in BatchReader(reading(filled, **options)).partitions()
+            if isinstance(part, RangePartition)
+        ]
+    assert sum(part.end - part.start for part in ranges) == 4 * (10 - begins)
+    assert [line["to"] for line in lines if line["event"] == "goes_back"] == [begins] * 8
