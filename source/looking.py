@@ -38,6 +38,8 @@ from .searching import exact_offset, store_times
 QUESTIONS_MAX = 32
 ASSIGNED_MIN = 8
 """Assigned queues of one broker, from which on the ends of all that it has of the topic are asked for at once."""
+NEVER_CODES = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION})
+"""By which a broker says that it will not answer this question; its other errors pass."""
 
 T = TypeVar("T")
 
@@ -223,7 +225,8 @@ class Looker:
         return found
 
     async def _stats(self, mq: MessageQueue) -> dict[MessageQueue, tuple[int, int]]:
-        """The ends of all queues of the topic on one broker; none where it does not say: a proxy, or one with ACLs."""
+        """The ends of all queues of the topic on one broker; none where it does not say: a proxy, or one with ACLs, which is
+        not asked again; or one that is busy at the moment."""
 
         async def question() -> dict[MessageQueue, tuple[int, int]]:
             address = await self._cluster.address_of(mq)
@@ -232,7 +235,7 @@ class Looker:
             try:
                 table = (await self._admin.topic_stats_at(address, mq.topic)).offset_table
             except (BrokerError, ProtocolError) as error:
-                if not is_missing_topic(error):
+                if isinstance(error, ProtocolError) or error.code in NEVER_CODES:
                     self._without_stats.add(address)
                 return {}
             return {

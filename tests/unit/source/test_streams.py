@@ -490,6 +490,21 @@ def test_a_broker_that_does_not_say_all_ends_at_once_is_asked_for_each(
     assert asked[RequestCode.GET_MAX_OFFSET] == 8
 
 
+@pytest.mark.parametrize("code", [ResponseCode.SYSTEM_BUSY, ResponseCode.SYSTEM_ERROR, ResponseCode.TOPIC_NOT_EXIST])
+def test_a_broker_that_is_busy_once_is_asked_for_all_ends_again(
+    broker: EmbeddedBroker, filled: Access, clock: Any, code: ResponseCode
+) -> None:
+    reader = stream(filled, clock, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    asked = count_requests(broker)
+    answer_as(broker, code, RequestCode.GET_TOPIC_STATS_INFO)
+    for looks in (1, 2):
+        clock.now_s += 1
+        assert reader.latestOffset(end, ReadAllAvailable()) == end
+        assert [asked[one] for one in ENDS] == [looks, 4, 4]
+        broker.intercepts.pop()
+
+
 def test_a_broker_that_leaves_the_route_while_it_is_asked_is_away_and_said_once(
     broker: EmbeddedBroker, filled: Access, clock: Any
 ) -> None:
