@@ -109,13 +109,19 @@ class Stop:
 
 @contextlib.contextmanager
 def stop_signals() -> Generator[Stop]:
-    """TERM and INT as wishes, for a while."""
-    stop = Stop()
+    """TERM and INT as wishes, for a while. Of calls that fail because of these py4j would log 10 to 130 lines each."""
+    stop, callbacks = Stop(), logging.getLogger(CALLBACKS_LOGGER)
+
+    def is_told(_: logging.LogRecord) -> bool:
+        return not stop.asked()
+
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    callbacks.addFilter(is_told)
     stop.obey()
     try:
         yield stop
     finally:
+        callbacks.removeFilter(is_told)
         for number, handler in before.items():
             signal.signal(number, handler)
 
@@ -242,9 +248,6 @@ class Stream:
         if forced:
             _log.warning("batch_cancelled", reason="a second signal" if self._stop.insisted() else "the stop deadline",
                          hint="its messages run again at the next start")  # fmt: skip
-            logging.getLogger(CALLBACKS_LOGGER).setLevel(
-                logging.CRITICAL
-            )  # it would tell of the cancelled job, on 130 lines
             with contextlib.suppress(Exception):
                 context.cancelAllJobs()
             with self._busy:

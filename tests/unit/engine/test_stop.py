@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import pytest
 
-from rocketcrew.engine.stream import LOOK_S, Stop
+from rocketcrew.engine.stream import CALLBACKS_LOGGER, LOOK_S, Stop, stop_signals
 
 LONG_S = 60.0
 
@@ -41,3 +42,14 @@ def test_a_wait_ends_when_a_stop_is_asked_for() -> None:
     waiting.join(LONG_S / 2)
     assert not waiting.is_alive()
     stop.wait(LONG_S)  # not at all
+
+
+def test_of_calls_that_fail_once_a_stop_is_asked_for_py4j_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """No batch is begun then, which Spark hears by an error; what a batch under way fails with is raised in the end."""
+    callbacks = logging.getLogger(CALLBACKS_LOGGER)
+    with stop_signals() as stop:
+        callbacks.error("a batch failed")
+        stop.ask()
+        callbacks.error("no batch is begun")
+    callbacks.error("later")
+    assert caplog.messages == ["a batch failed", "later"]
