@@ -53,7 +53,7 @@ async def patiently(
     *,
     topic_exists: bool = False,
     renew: Callable[[], Awaitable[object]] | None = None,
-    warn: Callable[..., object] = _log.warning,
+    warn: Callable[..., object] | None = None,
 ) -> T:
     """What `ask` gives; asked again after failures that may pass, and after `renew`. Raises its last error, and `renew`'s.
 
@@ -65,7 +65,7 @@ async def patiently(
         except RocketcrewError as error:
             if not retriable(error) or (is_missing_topic(error) and not topic_exists):
                 raise
-            warn("asked_again", error=str(error), after_ms=interval_ms)
+            (warn or _log.warning)("asked_again", error=str(error), after_ms=interval_ms)
         await asyncio.sleep(interval_ms / 1000)
         if renew is not None:
             await renew()

@@ -9,13 +9,16 @@ while brokers are away: a stream that reads through the restart of a broker writ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
+from ..client.cluster import Cluster
 from ..client.logs import get_logger
 from ..client.producer import Producer
 from ..client.selection import QueueSelector, to_queue
+from ..remoting.errors import BrokerError
 from ..remoting.queues import MessageQueue
 from .looking import patiently
 from .outgoing_rows import OutgoingRow
@@ -29,12 +32,24 @@ _log = get_logger("rocketcrew.source")
 
 @dataclass(frozen=True, slots=True)
 class SendBounds:
-    """How many sends are under way at once, how long one try may take, how often one is repeated, and after which time."""
+    """How many sends are under way at once, how long one try may take, how often one is repeated, and after which time;
+    `first_retries` until a name server has answered a new query, as its address may be wrong."""
 
     in_flight_max: int
     timeout_ms: int
     retries: int
     retry_interval_ms: int
+    first_retries: int
+
+
+async def find_name_server(cluster: Cluster, topic: str, bounds: SendBounds) -> None:
+    """Whatever it says of the topic, as the brokers know that. Raises UnreachableError."""
+
+    async def ask() -> None:
+        with contextlib.suppress(BrokerError):
+            await cluster.route(topic)
+
+    await patiently(ask, bounds.first_retries, bounds.retry_interval_ms)
 
 
 async def send_rows(producer: Producer, rows: Iterator[OutgoingRow], bounds: SendBounds) -> None:

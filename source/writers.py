@@ -19,12 +19,13 @@ from ..client.access import Access
 from ..client.logs import get_logger
 from ..client.validation import check_group
 from ..remoting.errors import UsageError
+from ..remoting.names import DEFAULT_TOPIC
 from .access_options import access_of
 from .connections import Connections, shared
 from .options import WRITE, parse_options, refuse
 from .outgoing_rows import RowForm, RowKeys, messages_of, row_form, write_key
 from .reading import retries_of
-from .sending import SendBounds, send_rows
+from .sending import SendBounds, find_name_server, send_rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SWITCHES_MAX = 2
 """How often one try goes on to another broker at once (retryTimesWhenSendFailed of Java's producer)."""
 DEFAULT_GROUP = "rocketcrew_spark_sink"
+FIRST_BATCH = "0"
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties by which Spark's tasks know the query and the batch (StreamExecution.scala, MicroBatchExecution.scala)."""
 
@@ -67,15 +69,24 @@ class Sending:
         access = access_of(options, WRITE)
         form = row_form(schema, found["topic"])
         retries = retries_of(found["numRetries"], streaming=streaming)
-        bounds = SendBounds(found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"])
+        bounds = SendBounds(
+            found["sendsInFlight"], found["sendTimeoutMs"], retries, found["retryIntervalMs"],
+            first_retries=retries_of(found["numRetries"], streaming=False),
+        )  # fmt: skip
         return cls(access, form, group, bounds, found["writeId"])
 
-    def send(self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections) -> Sent:
-        """Send all rows. Raises UsageError naming a row, BrokerError, UnreachableError."""
+    def send(
+        self, batches: Iterator[pa.RecordBatch], key: str, connections: Connections, *, is_first: bool = False
+    ) -> Sent:
+        """Send all rows. `is_first`: of a new query, so that nobody knows yet whether there are name servers at these
+        addresses. Raises UsageError naming a row, BrokerError, UnreachableError."""
         count, keys = 0, RowKeys(key)
         with connections.use(self.access) as link:
             producer = link.producer(self.group, min(self.bounds.retries, SWITCHES_MAX))
             for batch in batches:
+                if is_first and not count:
+                    topic = self.access.wrap(self.form.topic) if self.form.topic else DEFAULT_TOPIC
+                    link.run(find_name_server(link.cluster, topic, self.bounds))
                 link.run(send_rows(producer, messages_of(batch, self.form, keys, count), self.bounds))
                 count += batch.num_rows
         return Sent(count)
@@ -110,9 +121,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         """Send one task's rows of one batch."""
-        query, batch = _stream()
+        query, batch = (told or default for told, default in zip(_stream(), ("query", FIRST_BATCH), strict=True))
         own = f"{self._sending.write_id}-" if self._sending.write_id else ""
-        return self._sending.send(iterator, f"{own}{query or 'query'}-{batch or '0'}-{_partition()}", shared)
+        key = f"{own}{query}-{batch}-{_partition()}"
+        return self._sending.send(iterator, key, shared, is_first=batch == FIRST_BATCH)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Everything is at the brokers already."""

@@ -22,18 +22,18 @@ from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
 from rocketcrew.remoting.codes import RequestCode, ResponseCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import BrokerError, UsageError
+from rocketcrew.remoting.errors import BrokerError, UnreachableError, UsageError
 from rocketcrew.remoting.headers import PullResponse
 from rocketcrew.remoting.stored import walk
 from rocketcrew.source.batch_reader import BatchReader, RangePartition
-from rocketcrew.source.connections import CLUSTERS_MAX, Connections
+from rocketcrew.source.connections import CLUSTERS_MAX, Connections, shared
 from rocketcrew.source.errors import DataLossError
 from rocketcrew.source.planning import Range
 from rocketcrew.source.pulling import Ahead, Reading
 from rocketcrew.source.reading import BATCH_RETRIES, STREAM_RETRIES, read_options
 from rocketcrew.source.rows import Rows
 from rocketcrew.source.searching import pull_request
-from rocketcrew.source.writers import Sending
+from rocketcrew.source.writers import Sending, StreamWriter
 
 from .conftest import QUEUES, TOPIC, offsets, reading, send
 
@@ -276,9 +276,22 @@ def test_a_sink_waits_for_brokers_that_are_away_and_says_so_once(
     asked.clear()
     sending = Sending.of(given, [("body", "string")], streaming=True)
     with capture_logs() as logs:
-        assert sending.send(iter(rows), "k", connections).messages == 20
+        assert sending.send(iter(rows), "k", connections, is_first=True).messages == 20
     assert set(asked.values()) == {13}
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == ["sent_again"]
+
+
+def test_a_new_query_says_soon_that_its_sink_has_a_wrong_address(filled: Access) -> None:
+    """`filled` closes the connections. A query that has sent before waits for its name servers."""
+    given = {"nameServer": "127.0.0.1:1", "topic": "t", "retryIntervalMs": "1"}
+    sending = Sending.of(given, [("body", "string")], streaming=True)
+    rows = pa.RecordBatch.from_pydict({"body": ["a", "b"]})
+    with capture_logs() as logs, pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        StreamWriter(sending).write(iter([rows]))
+    assert [line["event"] for line in logs if "again" in line["event"]] == ["asked_again"] * BATCH_RETRIES
+    with capture_logs() as logs, pytest.raises(UnreachableError, match=r"127\.0\.0\.1:1"):
+        sending.send(iter([rows]), "query-7-0", shared)
+    assert [line["event"] for line in logs if "again" in line["event"]] == ["sent_again"]
 
 
 def test_a_querys_sink_tries_as_often_as_its_source() -> None:
