@@ -21,7 +21,7 @@ import psutil
 
 from ..client.access import Access
 from ..client.admin import Admin
-from ..client.asking import ask
+from ..client.asking import ask, is_refusal
 from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.identity import DEFAULT_INSTANCE_NAME
@@ -81,7 +81,7 @@ from .exit_codes import exit_code
 from .stagings import group_home, rows_go_to
 from .surroundings import check_nothing_shadows
 from .unread_queues import cure, group_config, unread_retries, unread_words
-from .wording import in_words, is_refusal
+from .wording import in_words
 
 TIMEOUT_MS: Final = 3_000
 _RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\b")

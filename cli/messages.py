@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 import click
 
+from ..client.asking import is_refusal
 from ..client.cluster import Cluster
 from ..client.operations import Operations, PullResult, PullStatus, parse_pull
 from ..remoting.codes import ResponseCode
@@ -24,7 +25,6 @@ from ..remoting.stored import StoredMessage, decode_message, record_info, walk
 from ..source.searching import pull_request, times_in
 from .json_text import json_text
 from .tables import in_one_line, seen
-from .wording import is_refusal
 
 PULL_MESSAGES: Final = 32
 """By default brokers bring no more at once."""

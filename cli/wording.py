@@ -45,12 +45,6 @@ def not_known(failed: Iterable[tuple[str, RocketcrewError]]) -> list[str]:
     return [f"not all is known of {', '.join(sorted(listed))}: {why}" for why, listed in names.items()]
 
 
-def is_refusal(code: int, remark: str) -> bool:
-    """Whether a broker's answer says that the account, or the group, may not do what was asked."""
-    # 4.9 answers what its access control refuses with code 1 and the exception's name.
-    return code == ResponseCode.NO_PERMISSION or "AclException" in remark
-
-
 def unknown_topic(error: BaseException) -> str | None:
     """The topic of an error that says that it does not exist; None for any other error."""
     if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:

@@ -42,6 +42,12 @@ def refusal(answer: Command, code: int, address: str) -> BrokerError:
     return BrokerError(answer.code, answer.remark or "", f"{name_of_request(code)} at {address}")
 
 
+def is_refusal(code: int, remark: str) -> bool:
+    """Whether a broker's answer says that the account, or the group, may not do what was asked."""
+    # 4.9 answers what its access control refuses with code 1 and the exception's name.
+    return code == ResponseCode.NO_PERMISSION or "AclException" in remark
+
+
 def is_missing_topic(error: BaseException) -> bool:
     """Whether it is the answer that there is no such topic, or no longer."""
     return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST

@@ -17,6 +17,7 @@ import click
 
 from ...client.access import Access
 from ...client.admin import Admin
+from ...client.asking import is_refusal
 from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
@@ -57,7 +58,7 @@ from ..surroundings import import_from_here
 from ..tables import lines, seen
 from ..times import parse_time
 from ..unfinished import UNFINISHED_FILE, Course, command_of
-from ..wording import is_refusal, no_such_group, unknown_topic
+from ..wording import no_such_group, unknown_topic
 
 JSONL: Final = "jsonl"
 RATE: Final = "100/s"

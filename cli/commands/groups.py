@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import click
 
 from ...client.admin import Admin
+from ...client.asking import is_refusal
 from ...client.cluster import Cluster
 from ...conf.exit_codes import EXIT_FAILURE
 from ...conf.settings import Settings, require
@@ -22,7 +23,7 @@ from ..exit_codes import tell
 from ..json_text import json_text
 from ..options import with_settings
 from ..tables import lines
-from ..wording import group_names, is_popped_retry, is_refusal, not_known
+from ..wording import group_names, is_popped_retry, not_known
 
 
 @dataclass(frozen=True, slots=True)
