@@ -7,16 +7,15 @@ import os
 import stat
 from pathlib import Path
 
-import structlog
-
 from ..remoting.errors import UsageError
 from .access import Credentials
+from .logs import get_logger
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 _NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
 """Lines of a key file (acl/common/SessionCredentials.java)."""
 
-_log = structlog.get_logger("rocketcrew.client")
+_log = get_logger("rocketcrew.client")
 
 
 def is_open_to_all(path: str) -> bool:
