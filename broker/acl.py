@@ -9,7 +9,8 @@ a transaction (37) PUB on the topic of its message, and producers are asked afte
 whose account has that. Replies (324, 325) and recalls need PUB on their topic; locks of queues, running info and direct
 consumption SUB on the group. Any account may ask about topics, groups, offsets and members; that shows no message. A reply
 goes to whatever client it names, whoever that is. What waits in a topic of the broker's own (delayed, timed and half
-messages) only administrators read there, whatever an account's default is: it is of all topics, also of denied ones.
+messages) only administrators read there, whatever an account's default is: it is of all topics, also of denied ones. Whoever
+asks for a delayed message by its unique key (12) is shown it where the account has SUB on the topic that it waits for.
 
 The accounts are a TOML file, with the names of RocketMQ's plain_acl.yml:
 
@@ -38,7 +39,7 @@ from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import UsageError
 from ..remoting.fastjson import is_array, is_object
-from ..remoting.headers import ConsumeDirectly, EndTransaction, SendBack, ViewMessage
+from ..remoting.headers import ConsumeDirectly, EndTransaction, QueryMessage, SendBack, ViewMessage
 from ..remoting.ids import parse_offset_message_id
 from ..remoting.names import RETRY_PREFIX, SCHEDULE_TOPIC
 from ..remoting.pop_headers import BatchAckBody
@@ -157,6 +158,9 @@ class Account:
     def may_send(self, topic: str) -> bool:
         return self.has(_topic(topic, PUB))
 
+    def may_see(self, message: StoredMessage) -> bool:
+        return self.has(_topic(_real_topic(message), SUB))
+
 
 class Acl:
     """The accounts of one broker."""
@@ -216,10 +220,16 @@ def needs_of(command: Command) -> Iterator[Need]:
         yield Need(True, LockBatch.decode(command.body).consumer_group, SUB)
     elif topic := fields.get(_SENT_TO.get(code, "")):
         yield _topic(topic, PUB)
-    if code in _TOPIC_READ and (topic := fields.get("topic")):
+    if code in _TOPIC_READ and (topic := fields.get("topic")) and not _is_filtered(command, topic):
         yield _popped(topic, fields.get("consumerGroup", "")) if code in _IN_FLIGHT else _topic(topic, SUB)
     if group := fields.get(_GROUP_READ.get(code, "")):
         yield Need(True, group, SUB)
+
+
+def _is_filtered(command: Command, topic: str) -> bool:
+    """Whether the answer has only what the account may see (requests/query_message.py)."""
+    is_query = command.code == RequestCode.QUERY_MESSAGE and topic == SCHEDULE_TOPIC
+    return is_query and bool(QueryMessage.from_fields(command.fields).unique_key_query)
 
 
 def needs_of_named(command: Command, message_at: MessageAt) -> Iterator[Need]:

@@ -192,6 +192,7 @@ class BrokerCore:
             account = self.acl.check_broker(call.command, self.state.store.message_at)
             if call.command.code == RequestCode.HEART_BEAT:
                 self.state.accounts[call.channel] = account
+            call = call._replace(account=account)
         return handler(self.state, call)
 
     def _answer(self, command: Command, make: Callable[[], Command | None]) -> Command | None:

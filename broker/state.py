@@ -94,6 +94,7 @@ class Call(NamedTuple):
     channel: int
     address: str
     command: Command
+    account: Account | None = None  # who signed it, where the broker has accounts
 
 
 Heard = Callable[[Command | None], Command | None]

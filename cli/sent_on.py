@@ -10,7 +10,8 @@ epoch: where a group was re-run, what a record became then and what it became be
 
 What is found is so. That there is nothing can be said only where each broker was asked by its master and gave all that it
 has: a broker answers with its newest records of a key alone, and a record that could not be sent back to its own broker is
-given to any other one.
+given to any other one. Nor where this account may not look among those that wait for their delay, as with the default
+rights of genuine brokers.
 """
 
 from __future__ import annotations
@@ -236,14 +237,16 @@ class _Asking:
     async def _listed(self, topic: str, unique: str, broker: str) -> tuple[list[StoredMessage], bool]:
         """Records, and whether there may be more."""
         header = QueryMessage(topic, unique, ANSWERS_MAX, 0, INT64_MAX, unique_key_query=True)
-        accept = (int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND))
+        accept = [int(ResponseCode.SUCCESS), int(ResponseCode.QUERY_NOT_FOUND)]
+        if topic == SCHEDULE_TOPIC:
+            accept.append(int(ResponseCode.NO_PERMISSION))
         async with self._turns:
             answer = await ask(
                 self._cluster.remoting, self._addresses[broker], RequestCode.QUERY_MESSAGE, header,
                 timeout_ms=TIMEOUT_MS, accept=accept,
             )  # fmt: skip
             if answer.code != ResponseCode.SUCCESS:
-                return [], False
+                return [], answer.code == ResponseCode.NO_PERMISSION
             listed = [_without_body(one) for one in decode_messages(answer.body)]
             return listed, is_full(answer.body, len(listed))
 

@@ -236,7 +236,6 @@ def test_what_waits_in_topics_of_the_broker_s_own_only_administrators_read(make,
     readers = [(code, pull, b"") for code in (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)]
     readers += [
         (RequestCode.QUERY_MESSAGE, by_key, b""),
-        (RequestCode.QUERY_MESSAGE, replace(by_key, unique_key_query=True), b""),
         (RequestCode.POP_MESSAGE, PopRequest("g", topic, -1, 32, 60_000, 0, broker.now_ms, 0), b""),
         (RequestCode.UPDATE_CONSUMER_OFFSET, UpdateOffset("CID_RMQ_SYS_TRANS", topic, 0, 9), b""),
         (RequestCode.HEART_BEAT, None, heartbeat("g", topic)),
@@ -249,6 +248,22 @@ def test_what_waits_in_topics_of_the_broker_s_own_only_administrators_read(make,
         assert refusal(code, {"topic": topic, "consumerGroup": "g"}) == says
     ((_, bounds),) = tools.replies(ask(RequestCode.GET_MAX_OFFSET, MaxOffset(topic, 0)))
     assert bounds.code == 0, "offsets show no message"
+
+
+@pytest.mark.parametrize("may", [False, True])
+def test_a_delayed_message_is_found_by_its_unique_key_by_who_may_read_where_it_goes(make, tools, may):
+    """And a half message by nobody but administrators."""
+    text = ACCOUNT + f'defaultTopicPerm = "SUB"\ntopicPerms = ["secret={"SUB" if may else "DENY"}"]\n'
+    broker, ask, *_ = guarded(make, text)
+    broker.core.acl = None
+    broker.send("secret", b"later", properties={"DELAY": "5", "UNIQ_KEY": "d"})
+    broker.core.acl = parse_acl(text, "acl.toml")
+    by_key = QueryMessage("SCHEDULE_TOPIC_XXXX", "d", 32, 0, 2**62, unique_key_query=True)
+    ((_, answer),) = tools.replies(ask(RequestCode.QUERY_MESSAGE, by_key))
+    assert (answer.code, b"later" in answer.body) == (0 if may else ResponseCode.QUERY_NOT_FOUND, may)
+    half = replace(by_key, topic="RMQ_SYS_TRANS_HALF_TOPIC", key="u")
+    ((_, answer),) = tools.replies(ask(RequestCode.QUERY_MESSAGE, half))
+    assert answer.code == ResponseCode.NO_PERMISSION
 
 
 @pytest.mark.parametrize("may", [False, True])

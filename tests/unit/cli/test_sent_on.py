@@ -6,14 +6,17 @@ import asyncio
 import tracemalloc
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.requests.query_message import BODY_MAX_BYTES, UNIQUE_ANSWERS_MAX
 from rocketcrew.broker.server import EmbeddedBroker
 from rocketcrew.cli import sent_on
 from rocketcrew.cli.sent_on import in_question, is_full, next_fate, told, whom_to_ask
+from rocketcrew.client.access import Access, Credentials
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
@@ -23,7 +26,10 @@ from rocketcrew.client.producer import Producer
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.remoting.admin_bodies import ClusterInfo, SubscriptionGroupConfig, TopicConfig
 from rocketcrew.remoting.bodies import BrokerData
+from rocketcrew.remoting.codes import RequestCode, ResponseCode
+from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.headers import SendBack
+from rocketcrew.remoting.names import SCHEDULE_TOPIC
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage
@@ -131,6 +137,55 @@ def test_brokers_say_how_messages_ended() -> None:
     play(scene)
 
 
+ACCOUNTS = """
+[[accounts]]
+accessKey = "operator"
+secretKey = "operator-secret"
+admin = true
+
+[[accounts]]
+accessKey = "crewmember"
+secretKey = "crewmember-secret"
+topicPerms = ["orders=SUB", "%DLQ%g=SUB"]
+groupPerms = ["g=SUB", "TOOLS_CONSUMER=SUB"]
+"""
+
+
+def refuse_delayed(command: Command) -> Command | None:
+    if command.code == RequestCode.QUERY_MESSAGE and command.fields["topic"] == SCHEDULE_TOPIC:
+        return command.response(ResponseCode.NO_PERMISSION, remark="No default permission for SCHEDULE_TOPIC_XXXX")
+    return None
+
+
+@pytest.mark.parametrize("genuine", [False, True])
+def test_the_account_of_the_members_is_enough(tmp_path: Path, genuine: bool) -> None:
+    """Of all delayed messages ours shows it those of its topics and groups; a genuine broker shows it none."""
+    file = tmp_path / "acl.toml"
+    file.write_text(ACCOUNTS)
+    file.chmod(0o600)
+
+    async def played() -> None:
+        async with EmbeddedBroker(config=BrokerConfig(acl_file=str(file))) as broker:
+            root, crew = (
+                Access(broker.name_server, credentials=Credentials(name, f"{name}-secret"))
+                for name in ("operator", "crewmember")
+            )
+            async with open_cluster(root) as operator, open_cluster(crew) as cluster:
+                await fill(broker, operator, [OutgoingMessage("orders", b"x")] * 4, root)
+                for offset, limit in ((1, 16), (2, 0), (3, 0)):
+                    await send_back(broker, cluster, offset, limit)
+                if genuine:
+                    broker.intercepts.append(refuse_delayed)
+                before = report({Fate.RECOVERED: pieces(0, 1, 3), Fate.SENT_BACK: pieces(2)})
+                found = before.as_told(await told(cluster, before)).queues[0].fates
+        if genuine:
+            assert found == {Fate.RECOVERED: pieces(0, 1, 3), Fate.DEAD_LETTER: pieces(2)}
+        else:
+            assert found == {Fate.NO_ROWS: pieces(0), Fate.SENT_BACK: pieces(1), Fate.DEAD_LETTER: pieces(2, 3)}
+
+    asyncio.run(played())
+
+
 def test_what_is_missing_among_many_of_one_key_or_on_a_broker_that_is_gone_is_left_open() -> None:
     """The broker shows the newest records of a key alone: 39's copy is older than they are."""
 
@@ -189,11 +244,13 @@ def test_bodies_are_not_kept() -> None:
     play(scene)
 
 
-async def fill(broker: EmbeddedBroker, cluster: Cluster, messages: Sequence[OutgoingMessage]) -> None:
+async def fill(
+    broker: EmbeddedBroker, cluster: Cluster, messages: Sequence[OutgoingMessage], access: Access | None = None
+) -> None:
     admin = Admin(cluster)
     await admin.create_topic(broker.address, TopicConfig("orders", 1, 1))
     await admin.create_group(broker.address, SubscriptionGroupConfig("g"))
-    async with Producer(broker.name_server) as producer:
+    async with Producer(access or broker.name_server) as producer:
         for message in messages:
             await producer.send(message)
 
