@@ -21,7 +21,8 @@ btrfs, tmpfs, overlayfs; not NFS): others are refused before anything is changed
 
 A Delta table's files are merged in one commit of its log, as the loader does it (delta_merging.py).
 
-Root works as the table's owner (rights.py), so all of a Parquet table is to be of one user.
+Root works as the table's owner (rights.py), so all of a Parquet table is to be of one user. Where only root changes names in
+the folder above, lock, draft and exchange are root's, and the table's folder itself may be root's too.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ from .merged_file import compression_of, open_part, schema_of, write_merged
 from .merging import MergeBounds
 from .object_store import Place
 from .outcome_levels import joined, read_part
-from .rights import Rights, as_owner_of, give, mode_beside, rights_of, set_rights
+from .rights import Rights, as_owner_of, as_root, give, is_root_s, mode_beside, rights_of, set_rights
 from .table_keys import check_ours
 from .table_lock import lock_compact, locked_table, only_merge
 from .table_state import read_state
@@ -90,6 +91,8 @@ class Compacted:
 
     files_before: int
     files_after: int
+    files_apart: int = 0
+    """Of a Parquet table's, those that would be merged but for their owner, group, mode or ACL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +164,7 @@ class _Group:
 
 def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lambda _: None) -> Compacted:
     """Compact the table at `table`. Raises UsageError, LoaderError; the table is whole in any case."""
-    # Where links lead: the name that is exchanged is the folder's own, and not that of a link to it.
-    table = table.resolve() if isinstance(table, Path) else table
+    table = _resolved(table)
     with _as_owner(table):
         if _is_delta(table):
             return _compact_delta(table, file_bytes, on_point)
@@ -171,8 +173,19 @@ def compact(table: Place, file_bytes: int, on_point: Callable[[str], None] = lam
 
 def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
     """How many files of the table `compact` would merge, and how many it has; nothing is changed. Raises as `compact`."""
+    table = _resolved(table)
     with _as_owner(table):
         return _to_merge(table, file_bytes)
+
+
+def _resolved(table: Place) -> Place:
+    """Where links lead: the name that is exchanged is the folder's own, and not that of a link to it."""
+    if not isinstance(table, Path):
+        return table
+    try:
+        return table.resolve()
+    except (OSError, RuntimeError) as error:  # links in a circle
+        raise UsageError(f"the table folder {table} can't be read: {error}") from None
 
 
 def _to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
@@ -183,7 +196,8 @@ def _to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
         except LoaderError as error:
             raise _not_compacted(table, str(error)) from None
         return sum(map(len, merged)), len(own_files(table, log.get_add_actions()))
-    folders = batch_folders(_parquet(table))
+    folders = batch_folders(found := _parquet(table))
+    _hand_above(found)
     files = {batch: len(data_files(folder)) for batch, folder in folders.items()}
     groups = _groups_in(folders, file_bytes)
     return sum(files[batch] for group in groups for batch in group), sum(files.values())
@@ -191,22 +205,49 @@ def _to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
 
 @contextmanager
 def _as_owner(table: Place) -> Generator[None]:
-    """Of a folder: whose it is, or, where it is root's, as a volume may be, whose the log in it is."""
+    """Of a folder: whose it is, or, where it is root's, as a volume may be, whose the log or the batches in it are."""
     if not isinstance(table, Path):
         yield
         return
     try:
-        owner, log = table.stat(), table / LOG_DIR
+        owner = table.stat()
     except FileNotFoundError:
         raise nothing_loaded(table) from None
+    except OSError as error:
+        raise UsageError(f"the table folder {table} can't be read: {error}") from None
     if owner.st_uid == 0:
-        with contextlib.suppress(OSError):
-            found = log.lstat()
-            owner = found if stat.S_ISDIR(found.st_mode) else owner
+        owner = next(_others_in(table), owner)
     if owner.st_uid and is_delta(table):
         delta_rs()  # imported as root
     with as_owner_of(table, owner):
         yield
+
+
+def _others_in(table: Path) -> Iterator[os.stat_result]:
+    """The log's and the batches' folders, the newest first, that are not root's."""
+    for folder in (table / LOG_DIR, *reversed(batch_folders(table).values())):
+        with contextlib.suppress(OSError):
+            found = folder.lstat()
+            if stat.S_ISDIR(found.st_mode) and found.st_uid:
+                yield found
+
+
+_Hand = Callable[[], contextlib.AbstractContextManager[None]]
+
+
+def _hand_above(table: Path) -> _Hand:
+    """As whom names in the folder above the table are made and changed. Raises UsageError."""
+    writes = functools.partial(os.access, mode=os.W_OK | os.X_OK, effective_ids=True)
+    if not writes(table):
+        raise UsageError(f"{table} can't be written by user {os.geteuid()}: run it as the user that loads it")
+    if writes(table.parent):
+        return contextlib.nullcontext
+    if is_root_s(table.parent):
+        return as_root
+    raise UsageError(
+        f"the folder {table.parent} can't be written by user {os.geteuid()}, and a compacted table is made there: give it to"
+        " him (chown), or run compact as root where it and all folders above it are root's, and no others may write there"
+    )
 
 
 def _is_delta(table: Place) -> bool:
@@ -289,33 +330,43 @@ class _Exchange:
         self._file_bytes = file_bytes
         self._on_point = on_point
         self._exchanged = False
+        self._above = _hand_above(table)
 
     def run(self) -> Compacted:
         with self._alone():
-            remove_tree(self._draft)
+            self._remove()
             folders = batch_folders(self._table)
             before = sum(len(data_files(folder)) for folder in folders.values())
             groups = _groups_in(folders, self._file_bytes)
+            apart = _apart(folders, groups, self._file_bytes)
             if not groups:
-                return Compacted(before, before)
+                return Compacted(before, before, apart)
             try:
                 self._write([[folders[batch] for batch in group] for group in groups])
                 self._replace(groups)
             except Exception:
                 if not self._exchanged:
-                    remove_tree(self._draft)  # a disk that was too small for it gets its room back
+                    self._remove()  # a disk that was too small for it gets its room back
                 raise
             self._on_point("exchanged")
-            remove_tree(self._draft)
+            self._remove()
             self._on_point("removed")
             after = sum(len(data_files(folder)) for folder in batch_folders(self._table).values())
-            return Compacted(before, after)
+            return Compacted(before, after, apart)
+
+    def _remove(self) -> None:
+        try:
+            remove_tree(self._draft)
+        except PermissionError:
+            with self._above():
+                self._draft.rmdir()  # what is in it is its user's to delete
 
     @contextmanager
     def _alone(self) -> Generator[None]:
         path = self._table.with_name(f"{self._draft.name}.lock")
         try:
-            lock = lock_compact(path, self._table)
+            with self._above():
+                lock = lock_compact(path, self._table)
         except OSError as error:
             raise unusable(f"the folder {self._table.parent} can't be written by user {os.geteuid()}", error) from None
         if lock is None:
@@ -323,12 +374,18 @@ class _Exchange:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)  # another user can't lock a file of ours
+            with self._above():
+                path.unlink(missing_ok=True)  # another user can't lock a file of ours
             os.close(lock)
 
     def _write(self, groups: Sequence[Sequence[Path]]) -> None:
         """The draft, with a folder for each group."""
-        _make_folder(self._draft, self._table)
+        user = os.geteuid()
+        with self._above():
+            self._draft.mkdir(_UNFINISHED)
+            os.lchown(self._draft, user, -1)
+        if self._above is not as_root:
+            _given(give, self._draft, rights_of(self._table))
         _can_exchange(self._draft)
         for group in groups:
             self._merge(group)
@@ -383,17 +440,29 @@ class _Exchange:
             for entry in self._table.iterdir():
                 if entry not in left_out:
                     _link(entry, self._draft / entry.name)
-            make_like(rights_of(self._table), self._draft)  # at last: none of its group is to be in there before
+            rights = rights_of(self._table)
+            with self._above():
+                if self._above is as_root:
+                    os.lchown(self._draft, rights.user, -1)
+                make_like(rights, self._draft)  # at last: none of its group is to be in there before
             sync_tree(self._draft, threads)
             self._on_point("linked")
-            exchange(self._draft, self._table)
-            self._exchanged = True
-            sync_path(self._table.parent)
+            with self._above():
+                exchange(self._draft, self._table)
+                self._exchanged = True
+                sync_path(self._table.parent)
 
 
 def _groups_in(folders: Mapping[int, Path], file_bytes: int) -> list[list[int]]:
     sizes = [_size(batch, folder) for batch, folder in folders.items()]
     return groups_of(sizes, file_bytes, lambda batch: _rights_in(folders[batch]))
+
+
+def _apart(folders: Mapping[int, Path], groups: Sequence[Sequence[int]], file_bytes: int) -> int:
+    """How many files are in none of the groups, and would be without their rights."""
+    sizes = [_size(batch, folder) for batch, folder in folders.items()]
+    left = {batch for group in groups_of(sizes, file_bytes) for batch in group}.difference(*groups)
+    return sum(len(data_files(folders[batch])) for batch in left)
 
 
 def _size(batch: int, folder: Path) -> BatchSize:
@@ -436,10 +505,15 @@ def _given(how: Callable[[Path, Rights], None], made: Path, rights: Rights) -> N
     try:
         how(made, rights)
     except OSError as error:
+        remedy = (
+            "put him into that group, or give all of the table a group that he is in (chgrp -R)"
+            if rights.user == os.geteuid()
+            else "give all of the table to one user (chown -R), and compact it as that user and a member of group"
+            f" {rights.group}"
+        )
         raise LoaderError(
             f"what {made} replaces belongs to user {rights.user} and group {rights.group}, and it can't be given to them by"
-            f" user {os.geteuid()} ({error.strerror}): give all of the table to one user (chown -R), and compact it as that"
-            f" user and a member of group {rights.group}. The table stays as it is"
+            f" user {os.geteuid()} ({error.strerror}): {remedy}. The table stays as it is"
         ) from None
 
 

@@ -2,7 +2,8 @@
 
 What root does in a folder of somebody else is done as him, with none of root's rights: whoever may write there may put a link
 in the place of any name at any moment, and root, who goes by the name, would write, read or give away what the link leads to.
-As the folder's owner nobody gets at more than he does anyway.
+As the folder's owner nobody gets at more than he does anyway. Root itself changes only names in folders where nobody else can
+(`is_root_s`), and the group of what he has made and has open: to the table's, where he is not in that himself.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import pwd
 import stat
 import struct
 from collections.abc import Generator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -32,6 +34,10 @@ _GROUP: Final = 8
 _MASK: Final = (16, _NO_ID)
 _OTHERS: Final = (32, _NO_ID)
 _READ_WRITE: Final = 0o666
+_OTHERS_WRITE: Final = 0o022
+"""With an ACL the group's bits are its mask."""
+_lent: ContextVar[int] = ContextVar("lent", default=0)
+"""The group that root gives to what an owner makes; 0 = none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +58,40 @@ def as_owner_of(folder: Path, owner: os.stat_result) -> Generator[None]:
         yield
         return
     groups, group = os.getgroups(), os.getegid()
+    lent = _lent.set(owner.st_gid)
     try:
         _become(folder, owner)
         yield
     finally:
+        _lent.reset(lent)
         os.seteuid(0)
         os.setegid(group)
         with contextlib.suppress(OSError):  # in a namespace where nobody may, and so has not
             os.setgroups(groups)
+
+
+@contextlib.contextmanager
+def as_root() -> Generator[None]:
+    """Within `as_owner_of` root again."""
+    user = os.geteuid()
+    os.seteuid(0)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+
+
+def is_root_s(folder: Path) -> bool:
+    """Whether this is root in another user's place, and root alone changes the names in the folder, which has no links in its
+    path: all above it are root's, too, and where others write there, its own name is root's (the sticky bit). Raises OSError.
+    """
+    own, *above = (one.lstat() for one in (folder, *folder.parents))
+    return (
+        os.getuid() == 0 != os.geteuid()
+        and not any(found.st_uid for found in (own, *above))
+        and not own.st_mode & _OTHERS_WRITE
+        and all(not found.st_mode & _OTHERS_WRITE or found.st_mode & stat.S_ISVTX for found in above)
+    )
 
 
 def _become(folder: Path, owner: os.stat_result) -> None:
@@ -119,8 +151,29 @@ def give(made: Path, rights: Rights) -> None:
     found = made.stat()
     if rights.user != found.st_uid:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(made))
-    if rights.group != found.st_gid:
+    if rights.group != found.st_gid and not _by_root(made, rights):
         os.lchown(made, -1, rights.group)
+
+
+def _by_root(made: Path, rights: Rights) -> bool:
+    """Whether root has given what this owner has made the table's group, and a folder its set-group-ID bit. A file gets no
+    such bit: it would be a program of that group's."""
+    if not rights.group or rights.group != _lent.get():
+        return False
+    descriptor = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        is_folder = stat.S_ISDIR(found.st_mode)
+        if found.st_uid != os.geteuid() or not (is_folder or stat.S_ISREG(found.st_mode)):
+            return False
+        with as_root():
+            if found.st_gid != rights.group:
+                os.fchown(descriptor, -1, rights.group)
+            if is_folder and found.st_mode != rights.mode:
+                os.fchmod(descriptor, stat.S_IMODE(rights.mode))
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def set_rights(made: Path, rights: Rights) -> None:
@@ -130,7 +183,8 @@ def set_rights(made: Path, rights: Rights) -> None:
         _set_acl(made, name, acl)
     if made.stat().st_mode != rights.mode:
         made.chmod(stat.S_IMODE(rights.mode))  # behind the others, which take bits away
-    if made.stat().st_mode != rights.mode:  # set-group-ID, where we are not of the group: no error is raised
+    # Set-group-ID, where we are not of the group: no error was raised.
+    if made.stat().st_mode != rights.mode and not _by_root(made, rights):
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(made))
 
 

@@ -52,4 +52,12 @@ def compact(settings: Settings, dry_run: bool, as_json: bool) -> None:
         )
         return
     done = rewrite(table, file_bytes)
-    click.echo(json_text(asdict(done)) if as_json else f"{counted(done.files_before, 'file')}, now {done.files_after}")
+    if as_json:
+        click.echo(json_text(asdict(done)))
+        return
+    apart = (
+        f"; {counted(done.files_apart, 'small file')} not merged with others, as owner, group, mode or ACL differ"
+        if done.files_apart
+        else ""
+    )
+    click.echo(f"{counted(done.files_before, 'file')}, now {done.files_after}{apart}")

@@ -253,7 +253,7 @@ def test_the_commands_that_look_into_a_table(loaders: S3Loaders) -> None:
     loaders.assert_exact()
     report: dict[str, Any] = json.loads(ask(*check)[0])
     assert (report["fine"], report["queues"][0]["counts"]) == (True, {"loaded": 3})
-    assert json.loads(ask("compact", "--json")[0]) == {"files_before": 2, "files_after": 1}
+    assert json.loads(ask("compact", "--json")[0]) == {"files_before": 2, "files_after": 1, "files_apart": 0}
     loaders.assert_exact()
     assert json.loads(ask(*query)[0]) == [{"n": len(expected(loaders.records.values()))}]
     assert "ask it by DuckDB" in ask("query", "--engine", "spark", "SELECT 1", code=2)[1]

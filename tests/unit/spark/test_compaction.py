@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import pwd
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -140,7 +141,7 @@ def test_as_a_command(world: World, segments: Any, tmp_path: Path, capsys: pytes
 
     assert command("--target", str(world.table), "--dry-run")[:2] == (0, "would merge 5 of 5 files; nothing was done\n")
     code, out, _ = command("--target", str(world.table), "--set", "spark.target_file_mib=64", "--json")
-    assert (code, json.loads(out)) == (0, {"files_before": 5, "files_after": 1})
+    assert (code, json.loads(out)) == (0, {"files_before": 5, "files_after": 1, "files_apart": 0})
     world.assert_exact()
     assert command("--target", str(world.table))[:2] == (0, "1 file, now 1\n")
     code, out, _ = command("--target", str(world.table), "--dry-run", "--yes", "--json")
@@ -403,14 +404,109 @@ def test_a_lock_that_is_a_link_makes_nothing_elsewhere(theirs: World, secret: Pa
 
 
 def test_root_names_whom_a_table_is_for_that_he_can_not_write(theirs: World) -> None:
-    of_user(0, theirs.table.parent)
-    os.chown(theirs.table, 1234, 1235)
-    with pytest.raises(UsageError, match="can't be written by user 1234"):
-        compact(theirs.table, MIB)
+    os.chown(theirs.table.parent, 0, 1)
+    theirs.table.parent.chmod(0o775)  # others may put links there
+    for refused in (compact, to_merge):
+        with pytest.raises(
+            UsageError, match=r"can't be written by user 1234, and .* \(chown\), or run compact as root"
+        ):
+            refused(theirs.table, MIB)
     theirs.table.parent.chmod(0o700)
     with pytest.raises(UsageError, match=r"belongs to user 1234, as whom root works in it, and he can't read it there"):
         compact(theirs.table, MIB)
     theirs.table.parent.chmod(0o755)
+
+
+def whose(table: Path) -> dict[str, tuple[int, int, int]]:
+    """User, group and mode of all that is merged in the end."""
+    found = {path.relative_to(table).as_posix(): path.stat() for path in (table, *table.rglob("*"))}
+    return {
+        "rows" if name.endswith(".parquet") else name: (status.st_uid, status.st_gid, status.st_mode)
+        for name, status in found.items() if not name.startswith("batch_id=1")
+    }  # fmt: skip
+
+
+def compacts_as(world: World, user: int) -> None:
+    """All of it is his work, and all is as it was."""
+    before = whose(world.table)
+    found: set[tuple[int, int, bool]] = set()
+
+    def look(here: str) -> None:
+        found.add((os.geteuid(), os.getegid(), 4321 in os.getgroups()))
+        if here == "merged":
+            assert {path.stat().st_uid for path in world.table.with_name(".table.compact").rglob("*")} == {user}
+
+    assert to_merge(world.table, MIB) == (2, 2)
+    assert compact(world.table, MIB, look).files_after == 1
+    assert [(each[0], each[2]) for each in found] == [(user, False)]
+    assert os.geteuid() == 0
+    assert whose(world.table) == before
+    assert [path.name for path in world.table.parent.glob(".table*")] == []
+    world.assert_exact()
+
+
+@pytest.mark.parametrize("killed_at", [None, *POINTS])
+@pytest.mark.parametrize("folder_of", [1234, 0])
+def test_a_table_in_a_folder_that_is_root_s_alone(theirs: World, folder_of: int, killed_at: str | None) -> None:
+    """As a volume is, in which a user was given a folder, or one that all may write to."""
+    os.chown(theirs.table.parent, 0, 0)
+    os.chown(theirs.table, folder_of, 1235 if folder_of else 0)
+    if not folder_of:
+        theirs.table.chmod(0o777)
+    if killed_at is None:
+        compacts_as(theirs, 1234)
+        return
+    before = whose(theirs.table)
+    with contextlib.suppress(Crash):
+        compact(theirs.table, MIB, crash_at(killed_at))
+    assert compact(theirs.table, MIB).files_after == 1
+    assert whose(theirs.table) == before
+    assert [path.name for path in theirs.table.parent.glob(".table*")] == []
+    theirs.assert_exact()
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o2770])
+def test_a_table_of_a_group_that_its_user_is_not_in(theirs: World, mode: int) -> None:
+    """As `chown -R USER:analysts` makes it: it stays theirs to read, and he is none of them meanwhile."""
+    user = pwd.getpwnam("nobody").pw_uid
+    for path in (theirs.table.parent, theirs.table, *theirs.table.rglob("*")):
+        os.chown(path, user, 4321)
+        if path.is_dir() and path != theirs.table.parent:
+            path.chmod(mode)
+    compacts_as(theirs, user)
+
+
+def test_a_group_that_is_not_the_table_s_root_gives_nothing(theirs: World) -> None:
+    user = pwd.getpwnam("nobody").pw_uid
+    os.chown(theirs.table.parent, user, 4321)
+    for path in (theirs.table, *theirs.table.rglob("*")):
+        os.chown(path, user, 4321 if path == theirs.table else 4322)
+    with pytest.raises(LoaderError, match=r"group 4322, .*: put him into that group, or .* \(chgrp -R\)"):
+        compact(theirs.table, MIB)
+
+
+def test_files_that_stay_small_as_they_have_other_rights_are_counted(
+    world: World, segments: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill(world, segments, 3)
+    for file in world.table.glob("batch_id=2/*.parquet"):
+        file.chmod(0o600)
+    assert run(("compact", "--target", str(world.table)), {}, tmp_path) == 0
+    assert capsys.readouterr().out == (
+        "3 files, now 3; 3 small files not merged with others, as owner, group, mode or ACL differ\n"
+    )
+
+
+@pytest.mark.parametrize("target", ["loop", "plain/table"])
+def test_a_path_that_leads_nowhere_is_said_in_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], target: str
+) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "plain").touch()
+    for words in ((), ("--dry-run",)):
+        assert run(("compact", "--target", str(tmp_path / target), *words), {}, tmp_path) == 2
+        out, err = capsys.readouterr()
+        assert (out, "can't be read" in err, "Traceback" in err) == ("", True, False)
 
 
 def test_files_with_other_types_are_not_merged(tmp_path: Path) -> None:
