@@ -239,11 +239,19 @@ def _hand_above(table: Path) -> _Hand:
     """As whom names in the folder above the table are made and changed. Raises UsageError."""
     writes = functools.partial(os.access, mode=os.W_OK | os.X_OK, effective_ids=True)
     if not writes(table):
-        raise UsageError(f"{table} can't be written by user {os.geteuid()}: run it as the user that loads it")
-    if writes(table.parent):
-        return contextlib.nullcontext
+        raise UsageError(
+            f"{table} can't be written by user {os.geteuid()}: run it as the user that loads it, and where its file system is"
+            " mounted for writing"
+        )
     if is_root_s(table.parent):
         return as_root
+    if (owner := table.stat().st_uid) != os.geteuid():
+        raise UsageError(
+            f"{table} belongs to user {owner}, and user {os.geteuid()} can't make another such folder: give all of the table"
+            " to one user (chown -R), and compact it as that user, or as root"
+        )
+    if writes(table.parent):
+        return contextlib.nullcontext
     raise UsageError(
         f"the folder {table.parent} can't be written by user {os.geteuid()}, and a compacted table is made there: give it to"
         " him (chown), or run compact as root where it and all folders above it are root's, and no others may write there"

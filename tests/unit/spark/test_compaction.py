@@ -476,6 +476,14 @@ def test_a_table_of_a_group_that_its_user_is_not_in(theirs: World, mode: int) ->
     compacts_as(theirs, user)
 
 
+def test_a_folder_of_root_s_in_a_folder_of_another_is_refused_by_the_plan_too(theirs: World) -> None:
+    os.chown(theirs.table, 0, 0)
+    theirs.table.chmod(0o777)
+    for refused in (compact, to_merge):
+        with pytest.raises(UsageError, match=r"belongs to user 0, and user 1234 can't .* to one user \(chown -R\)"):
+            refused(theirs.table, MIB)
+
+
 def test_a_group_that_is_not_the_table_s_root_gives_nothing(theirs: World) -> None:
     user = pwd.getpwnam("nobody").pw_uid
     os.chown(theirs.table.parent, user, 4321)
