@@ -180,12 +180,7 @@ def to_merge(table: Place, file_bytes: int) -> tuple[int, int]:
 
 def _resolved(table: Place) -> Place:
     """Where links lead: the name that is exchanged is the folder's own, and not that of a link to it."""
-    if not isinstance(table, Path):
-        return table
-    try:
-        return table.resolve()
-    except (OSError, RuntimeError) as error:  # links in a circle
-        raise UsageError(f"the table folder {table} can't be read: {error}") from None
+    return Path(os.path.realpath(table)) if isinstance(table, Path) else table
 
 
 def _to_merge(table: Place, file_bytes: int) -> tuple[int, int]:

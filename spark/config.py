@@ -244,7 +244,7 @@ def _range(name: str, value: int, least: int, greatest: int) -> str:
 
 
 def _nested(staging: Path, target: Path) -> str:
-    inside, outside = Path(target).resolve(), Path(staging).resolve()
+    inside, outside = (Path(os.path.realpath(one)) for one in (target, staging))
     if inside == outside or outside in inside.parents or inside in outside.parents:
         return f"the table {target} and the staging folder {staging} lie one in the other"
     return ""

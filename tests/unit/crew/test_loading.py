@@ -55,7 +55,8 @@ def test_a_loader_that_fails_again_and_again_says_why(loader: dict[str, Any], sa
 
 
 @pytest.mark.parametrize(
-    ("table", "wrong"), [("home/../staging/x", True), ("link/x", True), ("home", False), ("home/../table", False)]
+    ("table", "wrong"),
+    [("home/../staging/x", True), ("link/x", True), ("home", False), ("home/../table", False), ("circle", False)],
 )
 def test_a_table_within_the_staging_folder_is_found_behind_dots_and_links(
     tmp_path: Path, table: str, wrong: bool
@@ -63,4 +64,5 @@ def test_a_table_within_the_staging_folder_is_found_behind_dots_and_links(
     for name in ("home", "staging"):
         (tmp_path / name).mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "staging")
+    (tmp_path / "circle").symlink_to("circle")
     assert bool(_nested(tmp_path / "home/../staging", tmp_path / table)) is wrong
