@@ -9,13 +9,10 @@ from pathlib import Path
 
 from ..remoting.errors import UsageError
 from .access import Credentials
-from .logs import get_logger
 
 KEY_FILE_BYTES_MAX = 64 * 1024
 _NAMES = {"AccessKey": "access_key", "SecretKey": "secret_key", "SecurityToken": "security_token"}
 """Lines of a key file (acl/common/SessionCredentials.java)."""
-
-_log = get_logger("rocketcrew.client")
 
 
 def is_open_to_all(path: str) -> bool:
@@ -29,8 +26,10 @@ def is_open_to_all(path: str) -> bool:
 def warn_if_open(setting: str, path: str) -> None:
     """Log that everybody can read this file of secrets, which `setting` names or stands in."""
     if is_open_to_all(path):
-        _log.warning("secret_file_open_to_all", setting=setting, file=path,
-                     reason="everybody on this machine can read its secrets: chmod 600")  # fmt: skip
+        from .logs import get_logger  # help says nothing, and logs bring the event loop
+
+        reason = "everybody on this machine can read its secrets: chmod 600"
+        get_logger("rocketcrew.client").warning("secret_file_open_to_all", setting=setting, file=path, reason=reason)
 
 
 def is_regular(path: str) -> bool:

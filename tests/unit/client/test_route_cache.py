@@ -164,16 +164,19 @@ async def test_connections_to_brokers_that_vanished_end_when_they_are_answered(m
         async with make_peer(answer) as names:
             cluster = Cluster(names.address, client_id="c", remoting=remoting)
             await cluster.route("t")
-            held = asyncio.create_task(remoting.request(gone.address, Command(11), timeout_ms=9000))
+            sent = asyncio.create_task(remoting.request(gone.address, Command(310), timeout_ms=9000))
+            pulled = asyncio.create_task(remoting.request(gone.address, Command(11), timeout_ms=9000))
             wire = await gone.accept()
-            pull = await wire.next()
+            send = {each.code: each for each in (await wire.next(), await wire.next())}[310]
             await remoting.request(stays.address, Command(34), timeout_ms=9000)
             del there["gone"]
             await cluster.refresh()
             assert cluster.all_broker_addresses() == [stays.address]
             assert sorted(remoting.addresses) == sorted([stays.address, names.address])
-            wire.answer(pull, 19)
-            assert (await held).code == 19
+            with pytest.raises(UnreachableError, match="nobody names this address any more"):
+                await pulled  # which whoever replaced it answers
+            wire.answer(send, 19)
+            assert (await sent).code == 19
             await wire.closed_by_client()
             await cluster.close()
     await remoting.close()
