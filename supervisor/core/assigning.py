@@ -78,7 +78,7 @@ class Assigning:
         self._moves: dict[MessageQueue, Move] = {}
         """Of queues that are not open, and are or may soon be ours: no broker has confirmed these offsets yet."""
         self.leaving = Leaving(state, self._moves)
-        self._awaited: set[MessageQueue] = set()
+        self.awaited: set[MessageQueue] = set()
         """Queues that are to be opened here again, as far as the last look-up knew: the next one may take its time."""
         self._elsewhere: dict[MessageQueue, float] = {}
         """Since when remembered queues (State.recovered) are not ours, as far as we know."""
@@ -133,7 +133,7 @@ class Assigning:
                 self.revoke(pq, now, to_another=True)
                 changed = True
         self._forget_elsewhere(topic, wanted, now)
-        self._awaited = {mq for mq in self._awaited if mq.topic != topic} | (wanted & s.lingering.keys())
+        self.awaited = {mq for mq in self.awaited if mq.topic != topic} | (wanted & s.lingering.keys())
         new = [mq for mq in mine if mq not in s.by_mq and mq not in s.lingering]
         self._open(new)
         if changed or new:
@@ -158,7 +158,7 @@ class Assigning:
         self._popping.unsubscribed(topic)
         for mq in [mq for mq in self._moves if mq.topic == topic]:
             self.leaving.not_committed(mq, self._moves.pop(mq).offset)
-        self._awaited = {mq for mq in self._awaited if mq.topic != topic}
+        self.awaited = {mq for mq in self.awaited if mq.topic != topic}
         # No look-up says any more who has them.
         for mq in self.s.recovered:
             if mq.topic == topic:
@@ -193,7 +193,7 @@ class Assigning:
             self._try_unopened_again(pq, now)
             return
         self._move(pq, QueueEvent.OPEN_FAILED)
-        self._awaited.add(pq.mq)
+        self.awaited.add(pq.mq)
         self._forget(pq, now)
         self._soon(pq.mq.topic, now)
 
@@ -266,7 +266,7 @@ class Assigning:
         self._move(pq, QueueEvent.REVOKED)
         if opening:
             if self.s.stopping:
-                self._awaited.add(pq.mq)  # still ours: a reset of it is, too
+                self.awaited.add(pq.mq)  # still ours: a reset of it is, too
             self._forget(pq, now)
             return
         pq.send_failures = not to_another
@@ -366,7 +366,7 @@ class Assigning:
         s = self.s
         asked = mq.topic in self._asked and not s.stopping  # then no answer counts any more
         unknown = mq.topic in s.topics and (asked or mq.topic not in self._answered)
-        if mq not in s.by_mq and mq not in self._awaited and not unknown:
+        if mq not in s.by_mq and mq not in self.awaited and not unknown:
             return
         if s.stopping and mq not in s.by_mq and not self._open_to_commit(mq, now):
             self.leaving.not_committed(mq, offset)
@@ -500,7 +500,7 @@ class Assigning:
                 head, group = pq.head_offset, at if (at := guarded_from(q)) >= 0 else pq.ledger.begin
                 self.s.uncommitted_at_stop += max(0, head - group) + pq.ledger.finished_above(head).total()
         if q.ours and pq.mq.topic in self.s.topics:
-            self._awaited.add(pq.mq)
+            self.awaited.add(pq.mq)
         if q.forgets:
             self._forget_finished(pq.mq)
         elif q.move is None and (finished or pq.ledger.held):  # what is held the journal learns when it is sealed
@@ -668,7 +668,7 @@ class Assigning:
     def _open_to_commit(self, mq: MessageQueue, now: float) -> bool:
         """In a stop: open a queue of ours once more, only to commit where it was moved to. False where that cannot be: we are
         done, it may be another member's, or messages of it run on."""
-        if self.s.finished or now >= self._stop_at or mq not in self._awaited or mq in self.s.lingering:
+        if self.s.finished or now >= self._stop_at or mq not in self.awaited or mq in self.s.lingering:
             return False
         pq = ProcessQueue(next(self.s.handles), mq, self)
         self.s.enter(pq)

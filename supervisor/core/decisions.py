@@ -308,6 +308,10 @@ class Core:
         popped = {queue.loop.mq.topic for queue in self.popping.queues.values()}
         return popped.union(self.state.by_topic, (mq.topic for mq in self.popping.loops))
 
+    def queues_held(self) -> set[MessageQueue]:
+        """Ours, as far as is known, also those that have ended and are to be opened here again."""
+        return self.assigning.awaited.union(self.state.by_mq)
+
     def _rebalance(self, now: float) -> None:
         """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
         fail, and the start itself rebalances. Each broker sends one for each member that joins: one look-up for all that come

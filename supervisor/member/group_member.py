@@ -245,7 +245,7 @@ class GroupMember:
     async def _look_for_deleted(self) -> None:
         """Queues of deleted topics begin at 0, so that nothing is passed when the topic is made again. What is remembered of
         queues that have left is forgotten here too, as this is called every little while."""
-        self._pulls.keep(self._core.state.by_mq.keys())
+        self._pulls.keep(self._core.queues_held())
         without_route = self._cluster.without_route
         self._begun_anew = {mq for mq in self._begun_anew if mq.topic in without_route}
         deleted = await deleted_queues(self._cluster, self._core.state.by_mq)

@@ -37,7 +37,7 @@ from ..core.pulling import PullResult
 from ..core.slab import Slot
 from ..core.subscriptions import takes_all
 from .recreated import LastBodies
-from .tails import Tails
+from .tails import Tails, WasResetError
 
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"
@@ -180,7 +180,11 @@ class Pulls:
         mq = action.mq
         address = self._cluster.broker_address(mq.broker_name, self._wanted(mq), only_this=False)
         waiter = PullWaiter(self._core, self._view, action, self._came)
-        if address is not None and mq.topic in self._subscriptions and not self._tails.in_doubt(mq, address):
+        if (
+            address is not None
+            and mq.topic in self._subscriptions
+            and not self._tails.in_doubt(mq, address, self._now())
+        ):
             self._waiting.add(waiter)
             waiter.address = address
             try:
@@ -261,13 +265,8 @@ class Pulls:
             address = await self._cluster.address_of(action.mq, self._wanted(action.mq), only_this=False)
             if action.mq.topic not in self._subscriptions:
                 raise RocketcrewError(f"{action.mq.topic} was unsubscribed meanwhile")
-            if self._tails.in_doubt(action.mq, address):
-                back_to = await self._tails.replaced_from(action.mq, address, action.offset)
-                if back_to is not None:
-                    log.warning("queue_tail_replaced", **place_keys(action.mq, action.offset), first_other=back_to)
-                    self._give(action, PullResult(ResponseCode.PULL_OFFSET_MOVED, back_to))
-                    self._acted()
-                    return
+            if self._tails.in_doubt(action.mq, address, self._now()) and await self._looked(action, address):
+                return
             response = await self._cluster.remoting.request(
                 address, self._command(action, address), timeout_ms=self._settings.pull_timeout_ms, body_sink=sink
             )
@@ -280,6 +279,23 @@ class Pulls:
             raise
         else:
             await self._moved(action, result)
+
+    async def _looked(self, action: Pull, address: str) -> bool:
+        """Whether the queue goes on elsewhere, as was found or told by a look at its marks."""
+        try:
+            back_to = await self._tails.replaced_from(action.mq, address, action.offset, self._now())
+        except WasResetError as reset:
+            header = reset.header
+            result = PullResult(ResponseCode.PULL_OFFSET_MOVED, header.next_begin_offset, end_offset=header.max_offset)
+            result.min_offset = header.min_offset
+            await self._moved(action, result)
+            return True
+        if back_to is None:
+            return False
+        log.warning("queue_tail_replaced", **place_keys(action.mq, action.offset), first_other=back_to)
+        self._give(action, PullResult(ResponseCode.PULL_OFFSET_MOVED, back_to))
+        self._acted()
+        return True
 
     async def _moved(self, action: Pull, result: PullResult) -> None:
         """Give the answer to the core; where it moves the offset, find out first where to go on. Where that look-up fails the
@@ -306,6 +322,7 @@ class Pulls:
 
     def _unanswered(self, action: Pull, sink: BodySink, error: RocketcrewError) -> None:
         log.warning("pull_failed", **place_keys(action.mq, action.offset), error=str(error))
+        self._tails.pull_failed(action.mq)
         if isinstance(error, UnreachableError):
             self._cluster.look_again(action.mq.topic)
         self._core.handle(ev.NoAnswer(action.handle, sink.slot), self._now())

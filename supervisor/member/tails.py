@@ -8,19 +8,27 @@ is another one, and from there it goes on at the first record stored after all t
 the new broker's clock is behind.
 
 A broker that ends before the mark proves nothing yet: a slave that lags has it later, and a master corrects our pull
-(recreated.py). The question is put again before each pull until that is known. A mark that is deleted says nothing, nor does
-what a filter left out after it; and a process that begins has no marks: `rocketcrew reconcile` compares what the table has.
+(recreated.py). The question is put again before each pull until that is known, and after a pause where it was refused or not
+answered: a failover makes brokers busy. If that lasts, pulls alone may still be answered: they go on, and the queue stays in
+doubt. Of one that is known to be replaced the steps between are asked for as often, and then it goes on behind the last mark
+that is known to be the same. A mark that is deleted or damaged says nothing, nor does what a filter left out after it; and a
+process that begins has no marks: `rocketcrew reconcile` compares what the table has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
 import structlog
 
-from ...client.operations import Operations, parse_pull
-from ...remoting.errors import BrokerError
+from ...client.operations import Operations, PullStatus, parse_pull
+from ...remoting.codes import ResponseCode
+from ...remoting.command import Command
+from ...remoting.errors import BrokerError, ProtocolError, RocketcrewError, TimedOutError
+from ...remoting.headers import PullResponse
 from ...remoting.log_keys import queue_keys
 from ...remoting.names import TOOLS_GROUP
 from ...remoting.queues import MessageQueue
@@ -30,6 +38,18 @@ MARKS_MAX: Final = 48
 """Of a queue. Where there are more, one goes if the one before it is at most three times as far from the newest as the one
 after it: where a queue goes on is not much further back than what it lost. Some 40 are left of a billion records."""
 LOOK_TIMEOUT_MS: Final = 6_000
+LOOKS_MAX: Final = 3
+"""In a row without an answer: then the queue is pulled all the same."""
+PULLS_A_LOOK: Final = 16
+"""From then on, until one is answered."""
+LOOKS_AT_ONCE: Final = 16
+"""Of all queues: a lost connection may make a thousand wanted, and each brings a message, which has no room in the slab."""
+LINE_MAX_S: Final = 30.0
+"""Until it is a queue's turn, as long as a pull may take: many times what they take where they are answered."""
+TRUSTED_S: Final = 1.0
+"""A master and a slave may suggest each other in turn; none is promoted, and filled past our offset, as fast as that."""
+OFFSET_RESET: Final = "OFFSET_RESET"
+"""The remark by which a broker answers a pull with an operator's reset; the code is that of an offset it does not have."""
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -41,16 +61,28 @@ class Mark(NamedTuple):
     stored_ms: int
 
 
+class WasResetError(Exception):
+    """A look in the group's own name was answered with an operator's reset, which no other pull will be told again."""
+
+    def __init__(self, header: PullResponse) -> None:
+        super().__init__(header)
+        self.header = header
+
+
 class Tails:
     """The marks of one member's queues, and at which address each was there."""
 
     def __init__(self, operations: Operations, group: str) -> None:
         self._operations = operations
-        self._groups = (TOOLS_GROUP, group)
-        """In whose name is asked: a pull of the group's own takes an operator's reset along (5.2), but where another one may
-        not read, it is better than none."""
+        self._group = group
         self._marks: dict[MessageQueue, list[Mark]] = {}
         self._sound_at: dict[MessageQueue, str] = {}
+        """Where it was pulled from last, and was the same or began."""
+        self._trusted: dict[tuple[MessageQueue, str], float] = {}
+        """Where it was found to be the same, and until when that counts without another look."""
+        self._unanswered: dict[MessageQueue, int] = {}
+        """Looks in a row, and from LOOKS_MAX on the pulls since."""
+        self._line = asyncio.Semaphore(LOOKS_AT_ONCE)
 
     def note(self, mq: MessageQueue, asked: int, newest: tuple[int, int] | None) -> None:
         """The pull at `asked` has brought records, of which this is the last one; not so while the queue is in doubt."""
@@ -62,20 +94,27 @@ class Tails:
         if len(marks) > MARKS_MAX:
             self._marks[mq] = _thinned(marks)
 
-    def in_doubt(self, mq: MessageQueue, address: str) -> bool:
+    def in_doubt(self, mq: MessageQueue, address: str, now: float) -> bool:
         """Whether it is to be looked for the queue's mark there."""
         if self._sound_at.get(mq) == address:
             return False
-        if mq in self._marks:
+        if mq in self._marks and now >= self._trusted.get((mq, address), now):
             self._sound_at.pop(mq, None)
             return True
         self._sound_at[mq] = address
+        self._unanswered.pop(mq, None)
         return False
 
     def connection_lost(self, address: str) -> None:
         """Who answers there next may be another broker, or have lost its end."""
         for mq in [mq for mq, at in self._sound_at.items() if at == address]:
             del self._sound_at[mq]
+        self._trusted.clear()  # another one may be promoted now
+
+    def pull_failed(self, mq: MessageQueue) -> None:
+        """Pulls are not answered either: it is to be looked before the next one."""
+        if self._unanswered.get(mq, 0) >= LOOKS_MAX:
+            self._unanswered[mq] = PULLS_A_LOOK
 
     def corrected(self, mq: MessageQueue, offset: int) -> None:
         """Its broker said that the queue ends before our offset: it goes on at this one."""
@@ -84,6 +123,7 @@ class Tails:
     def passed(self, mq: MessageQueue) -> None:
         """The queue goes on where somebody else has said: what was before is not looked for."""
         self._marks.pop(mq, None)
+        self._unanswered.pop(mq, None)
 
     def keep(self, ours: Collection[MessageQueue]) -> None:
         """Other queues are not ours any more: forget them."""
@@ -91,6 +131,9 @@ class Tails:
             del self._marks[mq]
         for mq in self._sound_at.keys() - ours:
             del self._sound_at[mq]
+        for mq in self._unanswered.keys() - ours:
+            del self._unanswered[mq]
+        self._trusted = {place: until for place, until in self._trusted.items() if place[0] in ours}
 
     def _cut(self, mq: MessageQueue, offset: int) -> None:
         marks = self._marks.get(mq, [])
@@ -99,46 +142,86 @@ class Tails:
         if not marks:
             self._marks.pop(mq, None)
 
-    async def replaced_from(self, mq: MessageQueue, address: str, asked: int) -> int | None:
-        """Where to go on instead of at `asked`; None where nothing below it is known to be replaced. Raises UnreachableError
-        and ProtocolError; a broker that refuses to say is asked no more."""
+    async def replaced_from(self, mq: MessageQueue, address: str, asked: int, now: float) -> int | None:
+        """Where to go on instead of at `asked`; None: there. Raises RocketcrewError where no answer came: ask again after a
+        pause. Raises WasResetError."""
+        unanswered = self._unanswered.get(mq, 0)
+        if unanswered >= LOOKS_MAX and unanswered % PULLS_A_LOOK:
+            self._unanswered[mq] = unanswered + 1
+            return None
         try:
-            return await self._replaced_from(mq, address, asked)
-        except BrokerError as error:
-            log.warning("tail_not_known", **queue_keys(mq), address=address, error=str(error))
-            self._sound_at[mq] = address
+            async with self._turn(address):
+                found = await self._replaced_from(mq, address, asked, last_try=unanswered + 1 >= LOOKS_MAX)
+        except (BrokerError, TimedOutError) as error:
+            tries = unanswered + 1 if _passes(error) else max(unanswered + 1, LOOKS_MAX)
+            self._unanswered[mq] = tries
+            if tries < LOOKS_MAX:
+                raise
+            if unanswered < LOOKS_MAX:
+                log.warning("tail_not_known", **queue_keys(mq), address=address, error=str(error))
             return None
-
-    async def _replaced_from(self, mq: MessageQueue, address: str, asked: int) -> int | None:
-        marks = self._marks[mq].copy()
-        newest = marks[-1]
-        times, end = await self._look(mq, address, newest.offset, newest.offset + 1)
-        if not times and end <= newest.offset:
-            return None
-        found = asked
-        if times.get(newest.offset, newest.stored_ms) != newest.stored_ms:
-            found = await self._first_other(mq, address, marks)
-        if found < asked:
+        self._unanswered.pop(mq, None)
+        if found is not None and found < asked:
             return found
-        self._sound_at[mq] = address
+        if found is not None:
+            self._sound_at[mq] = address
+            self._trusted[mq, address] = now + TRUSTED_S
         return None
 
-    async def _first_other(self, mq: MessageQueue, address: str, marks: list[Mark]) -> int:
-        """The first record that is another one than we had; the newest mark is."""
-        first, last = 0, len(marks) - 1
-        while first < last:
-            middle = (first + last) // 2
-            if await self._is_other(mq, address, marks[middle]):
-                last = middle
-            else:
-                first = middle + 1
-        low, high = marks[first - 1].offset + 1 if first else 0, marks[first].offset
+    @asynccontextmanager
+    async def _turn(self, address: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(LINE_MAX_S):
+                await self._line.acquire()
+        except TimeoutError:
+            raise TimedOutError(address, "looks at other queues take too long") from None
+        try:
+            yield
+        finally:
+            self._line.release()
 
+    async def _replaced_from(self, mq: MessageQueue, address: str, asked: int, *, last_try: bool) -> int | None:
+        """The first record that was replaced, `asked` if none below it is known to be; None where that may come out yet."""
+        marks = self._marks.get(mq, []).copy()
+        if not marks:
+            return asked  # somebody has said meanwhile where it goes on
+        newest = marks[-1]
+        try:
+            times, end = await self._look(mq, address, newest.offset, newest.offset + 1)
+        except ProtocolError as error:
+            log.warning("tail_not_known", **queue_keys(mq), address=address, error=str(error))
+            return asked
+        if not times and end <= newest.offset:
+            return None
+        if times.get(newest.offset, newest.stored_ms) == newest.stored_ms:
+            return asked
+        return await self._first_other(mq, address, marks, last_try=last_try)
+
+    async def _first_other(self, mq: MessageQueue, address: str, marks: list[Mark], *, last_try: bool) -> int:
+        """The first record that is another one than we had; the newest mark is. Where an answer on the way does not come and
+        will not, the one behind the last mark that is known to be the same."""
+        first, last = 0, len(marks) - 1
+        try:
+            while first < last:
+                middle = (first + last) // 2
+                if await self._is_other(mq, address, marks[middle]):
+                    last = middle
+                else:
+                    first = middle + 1
+            return await self._other_between(
+                mq, address, _behind(marks, first), marks[first].offset, marks[-1].stored_ms + 1
+            )
+        except RocketcrewError as error:
+            if _passes(error) and not (last_try and isinstance(error, BrokerError | TimedOutError)):
+                raise
+            log.warning("tail_not_known", **queue_keys(mq), address=address, error=str(error))
+            return _behind(marks, first)
+
+    async def _other_between(self, mq: MessageQueue, address: str, low: int, high: int, after_ms: int) -> int:
         async def times(start: int, stop: int) -> dict[int, int]:
             found, _ = await self._look(mq, address, start, stop)
             return found
 
-        after_ms = marks[-1].stored_ms + 1
         if (await times(high, high + 1)).get(high, 0) < after_ms:
             return low  # its clock is behind
         near = await self._operations.search_offset(mq, after_ms, address=address)
@@ -149,13 +232,34 @@ class Tails:
         return times.get(mark.offset, mark.stored_ms) != mark.stored_ms or end <= mark.offset
 
     async def _look(self, mq: MessageQueue, address: str, start: int, stop: int) -> tuple[dict[int, int], int]:
-        """When the broker's records from `start` on were stored, and where its queue ends."""
-        one, other = (pull_request(group, mq, start, stop - start) for group in self._groups)
+        """When the broker's records from `start` on were stored, and where its queue ends. A pull of the group's own takes an
+        operator's reset along (5.2), but where another one may not read, it is better than none."""
         try:
-            result = parse_pull(await self._operations.pull(address, one, timeout_ms=LOOK_TIMEOUT_MS), address)
-        except BrokerError:
-            result = parse_pull(await self._operations.pull(address, other, timeout_ms=LOOK_TIMEOUT_MS), address)
+            result = parse_pull(await self._pulled(TOOLS_GROUP, mq, address, start, stop), address)
+        except BrokerError as error:
+            if _passes(error):
+                raise
+            answer = await self._pulled(self._group, mq, address, start, stop)
+            result = parse_pull(answer, address)
+            if result.status is PullStatus.OFFSET_ILLEGAL and answer.remark == OFFSET_RESET:
+                raise WasResetError(result.header) from None
         return times_in(result, start, stop), result.header.max_offset
+
+    async def _pulled(self, group: str, mq: MessageQueue, address: str, start: int, stop: int) -> Command:
+        request = pull_request(group, mq, start, stop - start)
+        return await self._operations.pull(address, request, timeout_ms=LOOK_TIMEOUT_MS)
+
+
+def _passes(error: RocketcrewError) -> bool:
+    """Whether the same question may be answered in a moment."""
+    if isinstance(error, BrokerError):
+        return error.code != ResponseCode.NO_PERMISSION
+    return not isinstance(error, ProtocolError)
+
+
+def _behind(marks: list[Mark], first: int) -> int:
+    """The marks before that one are known to be the same."""
+    return marks[first - 1].offset + 1 if first else 0
 
 
 def _thinned(marks: list[Mark]) -> list[Mark]:

@@ -18,11 +18,12 @@ from rocketcrew.durable.outcomes import FILTERED, LOST, SETTLED, SKIPPED, UNDELI
 from rocketcrew.remoting.bodies import SubscriptionData
 from rocketcrew.remoting.codes import PULL_COMMIT_OFFSET, PULL_SUSPEND, ResponseCode
 from rocketcrew.remoting.command import Command
-from rocketcrew.remoting.errors import RocketcrewError, TimedOutError, UnreachableError
+from rocketcrew.remoting.errors import BrokerError, ProtocolError, RocketcrewError, TimedOutError, UnreachableError
 from rocketcrew.remoting.headers import PullRequest, PullResponse
-from rocketcrew.remoting.names import MASTER_ID
+from rocketcrew.remoting.names import MASTER_ID, TOOLS_GROUP
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
+from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.process_queue import Move
 from rocketcrew.supervisor.core.states import QueueState
 from rocketcrew.supervisor.member.pulls import BodySink, Pulls
@@ -99,6 +100,8 @@ class Looks:
     def __init__(self) -> None:
         self.times_ms: list[int] = []
         self.refuses: RocketcrewError | None = None
+        self.reset: PullResponse | None = None
+        """An operator's, and TOOLS_CONSUMER may not read."""
 
     async def search_offset(self, _mq: MessageQueue, stored_ms: int, **_: object) -> int:
         self.times_ms.append(stored_ms)
@@ -110,6 +113,11 @@ class Looks:
         """Every message is of a moment ago."""
         if self.refuses is not None:
             raise self.refuses
+        if self.reset is not None and header.consumer_group == TOOLS_GROUP:
+            raise BrokerError(ResponseCode.NO_PERMISSION, "no", "b")
+        if self.reset is not None:
+            reset, self.reset = self.reset, None
+            return Command(ResponseCode.PULL_OFFSET_MOVED, reset.to_fields(), remark="OFFSET_RESET")
         return found([header.queue_offset], int(time.time() * 1000))
 
 
@@ -444,6 +452,79 @@ def test_a_queue_whose_end_another_broker_has_replaced_goes_on_before_it(
     assert bench.pq(1).state is QueueState.DRAINING
     assert bench.core.state.pulled[1].move == Move(0, lost_to=0)
     assert [address for address, _ in scene.brokers.asked] == ["master"]
+
+
+def test_a_queue_is_not_pulled_before_a_busy_broker_has_said_whether_its_end_was_replaced(
+    bench: Bench, scene_with: SceneWith
+) -> None:  # fmt: skip
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.pulls.connection_lost("master")
+    scene.looks.refuses = BrokerError(ResponseCode.SYSTEM_BUSY, "flow control", "master")
+    scene.pull_nothing()
+    scene.looks.refuses = None
+    bench.none(act.Pull)
+    bench.pass_ms(1_000)
+    scene.pull_nothing()
+    assert bench.core.state.pulled[1].move == Move(0, lost_to=0)
+    assert len(scene.brokers.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "error", [ProtocolError("size", "record"), TimedOutError("b", "late"), BrokerError(1, "no", "b")], ids=str
+)
+def test_a_look_that_never_succeeds_does_not_stop_a_queue(
+    bench: Bench, scene_with: SceneWith, error: RocketcrewError
+) -> None:
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.pulls.connection_lost("master")
+    scene.looks.refuses = error
+    while len(scene.brokers.asked) == 1:
+        scene.brokers.answers = [nothing_new(next_offset=8)]
+        scene.pull_nothing()
+        bench.pass_ms(1_000)
+        assert bench.now < 5
+
+
+def test_an_operators_reset_that_a_look_was_told_is_where_the_queue_goes_on(
+    bench: Bench, scene_with: SceneWith
+) -> None:
+    """It is told once. In whose name looks are made: test_tails.py."""
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.pulls.connection_lost("master")
+    scene.looks.reset = PullResponse(0, 3, 0, 100)
+    scene.pull_nothing()
+    assert (scene.looks.reset, scene.looks.times_ms) == (None, [])
+    assert bench.core.state.pulled[1].move == Move(3, skips_from=0, lost_to=0)
+
+
+def test_the_marks_of_a_queue_that_is_opened_again_are_kept(bench: Bench, scene_with: SceneWith) -> None:
+    """The way back of a queue in doubt is a guarded commit. The group is still where we are, so it is not taken, and the
+    queue is opened there; meanwhile what is remembered of other queues is forgotten."""
+    scene = scene_with({0: "master"})
+    scene.pull(nothing_new(next_offset=8))
+    scene.pull(found([8], 1000))
+    bench.worker("w1")
+    bench.done(bench.dispatched()[0])
+    bench.persist()
+    bench.take(act.Pull)
+    bench.core.handle(ev.BrokerLost("b"), bench.now)
+    bench.core.handle(ev.NoAnswer(1, None), bench.now)
+    scene.pulls.connection_lost("master")
+    bench.pass_ms(1_000)
+    scene.pull_nothing()
+    commit = bench.one(act.Commit)
+    assert commit.guarded
+    bench.core.handle(ev.Committed(commit.handle, commit.offset, True, 9), bench.now)
+    assert bench.core.state.by_mq == {}
+    scene.pulls.keep(bench.core.queues_held())
+    bench.open(0, offset=9)
+    scene.pull_nothing()
+    bench.pass_ms(1_000)
+    commit = bench.one(act.Commit)
+    assert (commit.offset, commit.guarded) == (0, False)
 
 
 def test_the_broker_s_own_word_ends_the_search_for_what_was_replaced(bench: Bench, scene_with: SceneWith) -> None:
