@@ -18,7 +18,7 @@ process that begins has no marks: `rocketcrew reconcile` compares what the table
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -169,7 +169,7 @@ class Tails:
         return None
 
     @asynccontextmanager
-    async def _turn(self, address: str) -> AsyncIterator[None]:
+    async def _turn(self, address: str) -> AsyncGenerator[None]:
         try:
             async with asyncio.timeout(LINE_MAX_S):
                 await self._line.acquire()

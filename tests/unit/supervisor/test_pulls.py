@@ -487,6 +487,20 @@ def test_a_look_that_never_succeeds_does_not_stop_a_queue(
         assert bench.now < 5
 
 
+def test_while_pulls_fail_as_looks_do_none_is_sent_before_a_look(bench: Bench, scene_with: SceneWith) -> None:
+    scene = scene_with({0: "master"})
+    scene.pull(found([5, 6, 7], 1000))
+    scene.pulls.connection_lost("master")
+    scene.looks.refuses = BrokerError(ResponseCode.NO_PERMISSION, "no", "master")
+    scene.pull(TimedOutError("master", "late"))
+    scene.looks.refuses = None
+    bench.pass_ms(1_000)
+    scene.brokers.answers = [nothing_new(next_offset=8)]
+    scene.pull_nothing()
+    assert bench.core.state.pulled[1].move == Move(0, lost_to=0)
+    assert len(scene.brokers.asked) == 2
+
+
 def test_an_operators_reset_that_a_look_was_told_is_where_the_queue_goes_on(
     bench: Bench, scene_with: SceneWith
 ) -> None:

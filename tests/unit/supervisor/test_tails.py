@@ -37,7 +37,7 @@ class Replicas:
         self.refused: set[str] = set()
         self.pulls = self.now = self.at_once = 0
         self.steps = 0
-        self.fails: dict[int, Exception] = {}
+        self.fails: Mapping[int, Exception] = {}
         """What comes in place of an answer, by step: pulls and searches, from 0 on."""
         self.damaged: set[int] = set()
         self.reset_to: int | None = None
