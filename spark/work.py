@@ -431,11 +431,15 @@ def refuse_misfits(loaders: Sequence[Loader], config: LoaderConfig) -> None:
         )
 
 
+def _is_gone(staging: Path) -> bool:
+    return not (staging / READY_DIR).is_dir()
+
+
 def explained(error: OSError, config: LoaderConfig) -> str:
     """What a failed system call means here, and what to do about it."""
     where = f" ({error.filename})" if error.filename else ""
     said = f"{error.strerror or error}{where}"
-    if gone := next((folder for folder in config.stagings if not (folder / READY_DIR).is_dir()), None):
+    if error.errno in (errno.ENOENT, errno.ENOTDIR) and (gone := next(filter(_is_gone, config.stagings), None)):
         return (
             f"the staging folder {gone} is gone, with what was sealed in there: have its disk mounted again; if it was"
             f" deleted, run the messages again whose rows the table lacks: {RUN_AGAIN}"
