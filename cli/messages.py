@@ -18,7 +18,7 @@ from ..client.cluster import Cluster
 from ..client.operations import Operations, PullResult, PullStatus, parse_pull
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import ProtocolError, RocketcrewError, UnreachableError, UsageError
-from ..remoting.names import TOOLS_GROUP
+from ..remoting.names import OFFSET_RESET, TOOLS_GROUP
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
@@ -28,8 +28,6 @@ from .tables import in_one_line, seen
 
 PULL_MESSAGES: Final = 32
 """By default brokers bring no more at once."""
-OFFSET_RESET: Final = "OFFSET_RESET"
-"""The remark of the answer that an operator's reset is (5.2 and later): the first pull of the group takes it along."""
 BODY_FORMATS: Final = ("auto", "text", "json", "hex", "base64", "none")
 NESTED_MAX: Final = 100
 """Of lists and objects in each other: JSON of more is shown as text. Python's own bound is that of its stack."""

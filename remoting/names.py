@@ -8,6 +8,9 @@ from __future__ import annotations
 TOOLS_GROUP = "TOOLS_CONSUMER"
 """In whose name is pulled by who is no member: a group that brokers know without being told (MixAll.java), so that a read
 leaves no group behind. In the name of living consumers' group an operator's reset of its offset would be told to us."""
+OFFSET_RESET = "OFFSET_RESET"
+"""The remark of the answer that is an operator's reset (5.2 and later); its code is that for an offset that a queue does not
+have. The group's first pull takes it along."""
 RETRY_PREFIX = "%RETRY%"
 """Before the group: the topic of what failed in it."""
 DLQ_PREFIX = "%DLQ%"

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from ..client.access import Access
 from ..client.admin import Admin
-from ..client.asking import is_missing_topic
+from ..client.asking import is_missing_topic, is_refusal
 from ..client.cluster import Cluster
 from ..client.logs import get_logger
 from ..client.operations import BOUND_TIMEOUT_MS, Operations
@@ -38,8 +38,6 @@ from .searching import exact_offset, store_times
 QUESTIONS_MAX = 32
 ASSIGNED_MIN = 8
 """Assigned queues of one broker, from which on the ends of all that it has of the topic are asked for at once."""
-NEVER_CODES = frozenset({ResponseCode.REQUEST_CODE_NOT_SUPPORTED, ResponseCode.NO_PERMISSION})
-"""By which a broker says that it will not answer this question; its other errors pass."""
 
 T = TypeVar("T")
 
@@ -235,7 +233,7 @@ class Looker:
             try:
                 table = (await self._admin.topic_stats_at(address, mq.topic)).offset_table
             except (BrokerError, ProtocolError) as error:
-                if isinstance(error, ProtocolError) or error.code in NEVER_CODES:
+                if isinstance(error, ProtocolError) or _is_for_good(error):
                     self._without_stats.add(address)
                 return {}
             return {
@@ -354,6 +352,11 @@ class Looker:
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=self._access.wrap(queue.topic))
+
+
+def _is_for_good(error: BrokerError) -> bool:
+    """Whether the broker will not answer this question in a moment either."""
+    return error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED or is_refusal(error.code, error.remark)
 
 
 async def _of_each(

@@ -24,13 +24,13 @@ from typing import Final, NamedTuple
 
 import structlog
 
+from ...client.asking import is_refusal
 from ...client.operations import Operations, PullStatus, parse_pull
-from ...remoting.codes import ResponseCode
 from ...remoting.command import Command
 from ...remoting.errors import BrokerError, ProtocolError, RocketcrewError, TimedOutError
 from ...remoting.headers import PullResponse
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import TOOLS_GROUP
+from ...remoting.names import OFFSET_RESET, TOOLS_GROUP
 from ...remoting.queues import MessageQueue
 from ...source.searching import exact_offset, pull_request, times_in
 
@@ -48,8 +48,6 @@ LINE_MAX_S: Final = 30.0
 """Until it is a queue's turn, as long as a pull may take: many times what they take where they are answered."""
 TRUSTED_S: Final = 1.0
 """A master and a slave may suggest each other in turn; none is promoted, and filled past our offset, as fast as that."""
-OFFSET_RESET: Final = "OFFSET_RESET"
-"""The remark by which a broker answers a pull with an operator's reset; the code is that of an offset it does not have."""
 
 log = structlog.get_logger("rocketcrew.member")
 
@@ -253,7 +251,7 @@ class Tails:
 def _passes(error: RocketcrewError) -> bool:
     """Whether the same question may be answered in a moment."""
     if isinstance(error, BrokerError):
-        return error.code != ResponseCode.NO_PERMISSION
+        return not is_refusal(error.code, error.remark)
     return not isinstance(error, ProtocolError)
 
 
