@@ -58,7 +58,7 @@ from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
 from .targets.iceberg import opened
 from .targets.local_folder import TABLE_LOCK_WAIT_S, data_files
-from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes
+from .targets.parquet import STATE_FILE, batch_folders, folder_outcomes, with_id
 from .targets.target import TableState
 from .views import nothing_loaded
 
@@ -309,7 +309,7 @@ def _opened(table: Place) -> tuple[Ledger, Files]:
     if not folders:
         raise nothing_loaded(table)
     told = folder_outcomes(table, max(folders)).told()
-    state = read_state(folders[max(folders)] / STATE_FILE)
+    state = with_id(table, read_state(folders[max(folders)] / STATE_FILE))
     return _ledger(state, told), lambda: [file for folder in folders.values() for file in data_files(folder)]
 
 

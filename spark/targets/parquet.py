@@ -22,7 +22,8 @@ import math
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
 from typing import Protocol, TypeVar, cast
 
 from ...conf.columns import BATCH_COLUMN, check_partition_columns
@@ -127,7 +128,7 @@ class ParquetTarget:
         batch = self._own()
         if not batch:
             return TableState(0, "", OffsetSet(), ())
-        state = self._read_state(batch)
+        state = with_id(self.path, self._read_state(batch))
         check_partitions(self.path, self._partition_by, state.partition_by)
         self._table = state.table
         return state
@@ -295,6 +296,18 @@ def _taken(table: Place, plan: Plan) -> BatchTakenError:
 def batch_folder(table: AnyPlace, batch: int) -> AnyPlace:
     """Where that batch of the folder `table` is."""
     return cast("AnyPlace", table / f"{BATCH_COLUMN}={batch}")
+
+
+def with_id(table: Place, state: TableState) -> TableState:
+    """The newest state of the folder `table`, with the table's id where an earlier version, which knew none, has written it:
+    the first batch tells it until its state file is deleted, then the last one before that of a version that knew it."""
+    before = range(state.batch - 1, max(1, state.batch - FAN), -1)
+    for batch in () if state.table else (1, *before):
+        with suppress(LoaderError):  # deleted, or merged away
+            one = read_state(batch_folder(table, batch) / STATE_FILE)
+            if found := one.plan_id if batch == 1 else one.table:
+                return replace(state, table=found)
+    return state
 
 
 def last_batch(table: Place) -> int:

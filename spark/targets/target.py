@@ -48,7 +48,7 @@ class TableState:
     """Per queue one interval: of offsets in it some may not be loaded although `loaded` has them (accounts.py)."""
     table: str = ""
     """What tells the table from another one that was made at its place: Delta's and Iceberg's own id, in a Parquet table the
-    id of its first plan. Empty: not known, as in Parquet tables of earlier versions."""
+    id of its first plan. Empty: not known, as in Parquet tables whose first batches were of earlier versions."""
     others: tuple[Column, ...] = ()
     """What the table has beside `columns`, of which no batch of ours has brought any."""
 

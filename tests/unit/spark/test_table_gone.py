@@ -23,7 +23,9 @@ from rocketcrew.spark.delta_snapshot import KEPT_FOR_LONG, TRANSACTIONS_KEPT
 from rocketcrew.spark.errors import LoaderError, remedy, without_rows
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import STATE_DIR
+from rocketcrew.spark.table_keys import table_state
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
+from rocketcrew.spark.targets.parquet import STATE_FILE, batch_folder, last_batch
 from rocketcrew.spark.work import Work
 
 KINDS = ("parquet", "deltalake", "iceberg")
@@ -141,6 +143,50 @@ def test_a_member_notices_that_another_one_has_made_the_table_anew(world: World,
     assert load(world, format_, 5) == ""
     report = compared(world, 6)
     assert (report.fine, report.batches_lost) == (False, 2)
+
+
+def as_earlier_versions_wrote_it(world: World) -> None:
+    """The newest state of a Parquet table: without what tells tables apart."""
+    state = batch_folder(world.table, last_batch(world.table)) / STATE_FILE
+    told = json.loads(state.read_text())
+    state.write_text(json.dumps({name: told[name] for name in told if name not in ("table", "plans")}))
+
+
+@pytest.mark.parametrize("first_is_kept", [True, False])
+def test_a_parquet_table_keeps_its_id_through_batches_of_earlier_versions(
+    world: World, tmp_path: Path, *, first_is_kept: bool
+) -> None:
+    """In old tables the state of the first batch is deleted, or a compaction has merged it away."""
+    assert load(world, "pyarrow", 0) == ""
+    first = world.target().state().plan_id
+    if first_is_kept:
+        as_earlier_versions_wrote_it(world)
+    assert load(world, "pyarrow", 1) == ""
+    if not first_is_kept:
+        (batch_folder(world.table, 1) / STATE_FILE).unlink()
+    assert load(world, "pyarrow", 2, at=1) == ""
+    as_earlier_versions_wrote_it(world)
+    assert world.target().state().table == table_state(world.table).table == first
+    assert load(world, "pyarrow", 3) == ""
+    assert world.state()["table"] == first
+    drop(world)
+    (world.roots[1] / "loader.json").unlink()
+    for offset in (4, 5, 6, 7):
+        assert load(world, "pyarrow", offset, at=1) == ""
+        as_earlier_versions_wrote_it(world)
+    assert compared(world, 8).batches == (4, 8)
+    error = load(world, "pyarrow", 8)
+    assert "the table had reached batch 4, and there is another one in its place, at batch 4" in error
+    as_said(world, tmp_path, error)
+
+
+def test_a_parquet_table_of_which_nobody_knows_the_first_batch_has_no_id(world: World) -> None:
+    for offset in range(3):
+        world.load(offset)
+        as_earlier_versions_wrote_it(world)
+    (batch_folder(world.table, 1) / STATE_FILE).unlink()
+    world.load(3)
+    assert world.target().state().table == ""
 
 
 @each_kind
