@@ -35,13 +35,14 @@ class Accounts:
     """What counts as loaded, and per queue the interval that spans the holes which the floor has passed.
 
     `new`: what counts as loaded since the commit that these accounts belong to, and did not before. `tops`: the newest record
-    of each queue in its open epochs.
+    of each queue in its open epochs. `plans`: as TableState has them.
     """
 
     loaded: OffsetSet
     holes: OffsetSet = field(default_factory=OffsetSet)
     new: OffsetSet = field(default_factory=OffsetSet)
     tops: Mapping[QueueKey, Top] = field(default_factory=dict[QueueKey, Top])
+    plans: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

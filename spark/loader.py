@@ -144,6 +144,8 @@ class Loader:
         self._known_batch = 0
         self.table = ""
         """The id of the table, as TableState has it, as far as it is known."""
+        self.plan = ""
+        """The id of the plan that became the batch which the table is known to have reached, as far as it is known."""
         self._facts: dict[str, SegmentFacts] = {}
         self._resume: Plan | None = None
         self._races_lost = 0
@@ -151,13 +153,14 @@ class Loader:
         self._dropped = Dropped(self.totals, self._log)
         self._elsewhere = Elsewhere(self.totals, self._log)
 
-    def recover(self, known_batch: int = 0, known_table: str = "") -> None:
+    def recover(self, known_batch: int = 0, known_table: str = "", known_plan: str = "") -> None:
         """Finish or take up what an earlier process left. Call once, before the first step; the folder is locked.
 
-        `known_batch`: the batch that the table is known to have reached, `known_table`: its id. Raises LoaderError when it
-        has fewer or is another one: it was deleted or swapped under us, and going on would hide which records are missing.
+        `known_batch`: the batch that the table is known to have reached, `known_table`: its id, `known_plan`: the plan that
+        became that batch. Raises LoaderError when it has fewer or is another one: it was deleted or swapped under us, and
+        going on would hide which records are missing.
         """
-        self._known_batch, self.table = known_batch, known_table
+        self._known_batch, self.table, self.plan = known_batch, known_table, known_plan
         self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()
@@ -185,7 +188,13 @@ class Loader:
                 f"the table had reached batch {self._known_batch}, and there is another one in its place, at batch"
                 f" {state.batch}: it was removed or replaced. {self._table_replaced}"
             )
-        self._known_batch, self.table = state.batch, state.table or self.table
+        if is_another(self.plan, state.plan_of(self._known_batch)):
+            raise LoaderError(
+                f"the table is at batch {state.batch}, and its batch {self._known_batch} is not the one that it had reached:"
+                " it was taken back, as by a copy that was put in its place, and others have loaded on from there, or it was"
+                f" replaced. {self._table_replaced}"
+            )
+        self._known_batch, self.plan, self.table = state.batch, state.plan_id, state.table or self.table
         return state
 
     def _recover_plan(self, plan: Plan, state: TableState) -> None:
@@ -493,7 +502,7 @@ class Loader:
                 raise
             self._after_full_disk(plan)
             return None
-        self._races_lost, self._known_batch = 0, plan.batch
+        self._races_lost, self._known_batch, self.plan = 0, plan.batch, plan.id
         if plan.batch == 1:  # before, there was none that had an id
             self.table = self._target.state().table
         self.topics = frozenset(key.topic for key in accounts.loaded.queues)
@@ -573,7 +582,7 @@ class Loader:
         # Holes that were passed stay so: the floor never goes back.
         accounts, passed = shrunk(state.loaded | before | brought, holes, self._pieces_max, plan.ended)
         tops = open_tops(tops_after(state.tops, facts.values(), plan.since, plan.inherits), accounts.loaded)
-        accounts = replace(accounts, new=brought - (state.loaded - before), tops=tops)
+        accounts = replace(accounts, new=brought - (state.loaded - before), tops=tops, plans=state.newest_plans)
         closed = before & (plan.settled - taken - finished)
         # What an epoch inherits has its rows in the one before.
         told = [(ROWS, taken), (NO_ROWS, finished | plan.inherits), (CLOSED, closed), (PASSED, passed)]

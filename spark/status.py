@@ -1,7 +1,7 @@
 """`loader.json`: how the loader is doing, for the supervisor, for people, and for the loader's own next start.
 
 Replaced as a whole, so a reader never sees half of it; not fsynced, it is no truth that anything depends on, but for one
-check: a table that has fewer batches than this file remembers was taken away.
+check: a table that has fewer batches than this file remembers, or another one of that number, was taken away.
 """
 
 from __future__ import annotations
@@ -11,10 +11,13 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..conf.segment_format import LOADER_STATUS_FILE
 from ..durable.files import write_atomically
+
+if TYPE_CHECKING:
+    from .targets.target import TableState
 
 STATUS_VERSION = 1
 COMMIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
@@ -30,7 +33,7 @@ class LoaderStatus:
     """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
-    `table`: the id of that table (TableState); empty: not known.
+    `plan`: the id of the plan that became that batch; `table`: the id of that table (TableState). Empty: not known.
     `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
     `topics`: those of the table, as of the last batch that this folder loaded; `topics_lost`: those of which batches may be
     lost. None: it can be any.
@@ -50,6 +53,7 @@ class LoaderStatus:
     updated_ms: int = 0
     restarts: int = 0
     batch_id: int = 0
+    plan: str = ""
     table: str = ""
     batches_total: int = 0
     batches_lost: int = 0
@@ -98,17 +102,17 @@ class StatusFile:
             self.status.batches_lost, self.status.topics_lost = before.batches_lost, before.topics_lost
             if before.target == self.status.target:
                 self.status.batch_id, self.status.topics = before.batch_id, before.topics
-                self.status.table = before.table
+                self.status.plan, self.status.table = before.plan, before.table
                 self.status.batches_total = before.batches_total
                 self.status.rows_total = before.rows_total
                 if self.status.commit_buckets.keys() == before.commit_buckets.keys():
                     self.status.commit_buckets = before.commit_buckets
                     self.status.commit_seconds_total = before.commit_seconds_total
 
-    def take_on(self, batch: int, lost: int, topics: list[str] | None, table: str = "") -> None:
+    def take_on(self, batch: int, lost: int, topics: list[str] | None, table: str = "", plan: str = "") -> None:
         """Go on with a table that is at `batch`, though it was further by so many, which may be of these topics."""
         status = self.status
-        status.table = table
+        status.table, status.plan = table, plan
         status.topics_lost = topics_of([topics, *([status.topics_lost] if status.batches_lost else [])])
         status.batch_id, status.batches_total = batch, 0
         status.batches_lost += lost
@@ -119,18 +123,22 @@ class StatusFile:
         write_atomically(self._path, json.dumps(asdict(self.status), indent=1) + "\n", durable=False)
 
 
-def is_another(known: str, table: str) -> bool:
-    """Whether these are the ids of two tables; one that is not known tells nothing."""
-    return "" not in (known, table) and known != table
+def is_another(known: str, now: str) -> bool:
+    """Whether these are the ids of two tables, or of two plans; one that is not known tells nothing."""
+    return "" not in (known, now) and known != now
 
 
-def batches_made(statuses: Iterable[LoaderStatus], batch: int, table: str) -> int:
+def batches_made(statuses: Iterable[LoaderStatus], state: TableState) -> int:
     """How many batches a table has had at least, by what its loaders say: each has counted its own, and they have no number
-    in common. It is at `batch` now; those of one that was at the place of `table` before are beside these."""
-    told = list(statuses)
-    before = [one for one in told if is_another(one.table, table)]
-    made = _made([one for one in told if not is_another(one.table, table)])
-    return max(made, batch) + _made(before) if before else made
+    in common. `state` is what it is now; those of one that was at its place before are beside these."""
+    before: list[LoaderStatus] = []
+    its: list[LoaderStatus] = []
+    for one in statuses:
+        (before if is_another(one.table, state.table) else its).append(one)
+    made = _made(its)
+    if any(is_another(one.plan, state.plan_of(one.batch_id)) for one in its):  # at least that one is not in it
+        made = max(made, state.batch + 1)
+    return max(made, state.batch) + _made(before) if before else made
 
 
 def _made(told: list[LoaderStatus]) -> int:

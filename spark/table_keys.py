@@ -130,7 +130,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
         settled.rekeyed(now),
         aside.rekeyed(now),
         ledger.state.tops,
-        (ledger.state.batch, batches_made(ours, ledger.state.batch, ledger.state.table)),
+        (ledger.state.batch, batches_made(ours, ledger.state)),
         needless,
         max((one.batches_lost for one in ours), default=0),
         topics_of(one.topics_lost for one in ours if one.batches_lost),

@@ -53,6 +53,7 @@ def write_state(
         "queues": queues,
         **({"partition_by": list(partition_by)} if partition_by else {}),
         **({"table": table} if table else {}),
+        **({"plans": accounts.plans} if accounts.plans else {}),
     }
     text = json.dumps(state, separators=(",", ":")) + "\n"
     if isinstance(path, Path):
@@ -77,6 +78,7 @@ def read_state(path: Place) -> TableState:
             partition_by=tuple(map(str, data.get("partition_by", ()))),
             holes=accounts.holes,
             table=str(data.get("table", "")),
+            plans=tuple(map(str, data.get("plans", ()))),
         )
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise LoaderError(

@@ -197,7 +197,7 @@ class Work:
                 self._take_on(target.state())
             for loader, status in desks:
                 self._turn_to(loader, status)
-                loader.recover(status.status.batch_id, status.status.table)
+                loader.recover(status.status.batch_id, status.status.table, status.status.plan)
             if not config.quarantine:
                 refuse_misfits([loader for loader, _ in desks], config)
             self._register(target)
@@ -222,16 +222,16 @@ class Work:
     def _take_on(self, state: TableState) -> None:
         """Go on with the table as it is, where our folders' loaders have made more batches, or those of another one."""
         batch = state.batch
-        lost = batches_made((one.status for one in self._statuses), batch, state.table) - batch
+        lost = batches_made((one.status for one in self._statuses), state) - batch
         if lost <= 0:
             return
         topics = topics_of(one.status.topics for one in self._statuses if one.status.batch_id)
         for status in self._statuses:
             one = status.status
-            known = not is_another(one.table, state.table)
+            known = not (is_another(one.table, state.table) or is_another(one.plan, state.plan_of(one.batch_id)))
             if known and one.batches_lost and (one.batch_id, one.batches_total) == (batch, 0):
                 continue  # noted by a run that was killed before it had come to the others
-            status.take_on(batch, lost, topics, state.table)
+            status.take_on(batch, lost, topics, state.table, state.plan_id)
             status.write(wall_ms())
         self._log.warning("table_replaced", batch=batch, batches_lost=lost, remedy=RUN_AGAIN)
 
@@ -330,7 +330,7 @@ class Work:
         with self._telling:
             status = self._status.status
             status.batch_id, status.topics = report.batch, topics_of([loader.topics])
-            status.table = loader.table
+            status.table, status.plan = loader.table, loader.plan
             status.batches_total += 1
             status.rows_total += report.rows
             status.committed(report.commit_s)

@@ -299,10 +299,10 @@ def batch_folder(table: AnyPlace, batch: int) -> AnyPlace:
 
 
 def with_id(table: Place, state: TableState) -> TableState:
-    """The newest state of the folder `table`, with the table's id where an earlier version, which knew none, has written it:
-    the first batch tells it until its state file is deleted, then the last one before that of a version that knew it."""
+    """The newest state of the folder `table`, with the table's id where an earlier version has written it, which knew none
+    (nor `plans`): the first batch tells it until its state file is deleted, then the last one before that has it."""
     before = range(state.batch - 1, max(1, state.batch - FAN), -1)
-    for batch in () if state.table else (1, *before):
+    for batch in () if state.table or state.plans else (1, *before):
         with suppress(LoaderError):  # deleted, or merged away
             one = read_state(batch_folder(table, batch) / STATE_FILE)
             if found := one.plan_id if batch == 1 else one.table:

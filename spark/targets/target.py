@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from ...conf.columns import Column
 from ...durable.intervals import OffsetSet, QueueKey
@@ -32,6 +32,9 @@ from ..epochs import opened
 from ..object_store import Place
 from ..plan import Plan, Top
 from ..session import Session
+
+PLANS_KEPT: Final = 64
+"""That many plan ids are 1.5 KB of a state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,9 @@ class TableState:
     table: str = ""
     """What tells the table from another one that was made at its place: Delta's and Iceberg's own id, in a Parquet table the
     id of its first plan. Empty: not known, as in Parquet tables whose first batches were of earlier versions."""
+    plans: tuple[str, ...] = ()
+    """The ids of the plans of the batches before it, the newest last: of PLANS_KEPT at most, of fewer where earlier versions
+    have made some of them. They tell a table from a copy of it that others have gone on with."""
     others: tuple[Column, ...] = ()
     """What the table has beside `columns`, of which no batch of ours has brought any."""
 
@@ -56,6 +62,16 @@ class TableState:
     def epochs(self) -> dict[QueueKey, int]:
         """The newest epoch of each queue that is not in its first, by its key in epoch 0."""
         return opened(self.loaded.queues)
+
+    @property
+    def newest_plans(self) -> tuple[str, ...]:
+        """What the next state has as its `plans`."""
+        return (*self.plans, self.plan_id)[-PLANS_KEPT:] if self.batch else ()
+
+    def plan_of(self, batch: int) -> str:
+        """The id of the plan that became `batch`; empty: not known."""
+        told, back = (*self.plans, self.plan_id), self.batch - batch
+        return told[-1 - back] if 0 <= back < len(told) else ""
 
     def exactly(self, open_holes: OffsetSet) -> TableState:
         """The same with these holes open, and no others."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from loader_world import World
-from test_table_replaced import as_said, compared, load
+from test_table_replaced import as_said, compared, fates, load
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.arrow_writer import NoWriter
@@ -23,9 +23,11 @@ from rocketcrew.spark.delta_snapshot import KEPT_FOR_LONG, TRANSACTIONS_KEPT
 from rocketcrew.spark.errors import LoaderError, remedy, without_rows
 from rocketcrew.spark.loader import POINTS
 from rocketcrew.spark.object_store import STATE_DIR
-from rocketcrew.spark.table_keys import table_state
+from rocketcrew.spark.reconciling import Fate
+from rocketcrew.spark.table_keys import table_facts, table_state
 from rocketcrew.spark.targets.delta import DeltaTarget, append_by_delta_rs
 from rocketcrew.spark.targets.parquet import STATE_FILE, batch_folder, last_batch
+from rocketcrew.spark.targets.target import PLANS_KEPT
 from rocketcrew.spark.work import Work
 
 KINDS = ("parquet", "deltalake", "iceberg")
@@ -220,6 +222,90 @@ def test_a_table_of_which_only_one_batch_was_made(world: World) -> None:
     with pytest.raises(LoaderError, match="another one in its place, at batch 1"):
         world.loader().recover(1, loader.table)
     world.loader().recover(1, "")  # as a version that noted none
+
+
+# ------------------------------------------------------------------------------- a copy that others have loaded on from
+
+
+def back_up(world: World, backup: Path) -> None:
+    shutil.copytree(world.table, backup / "table")
+    if world.format == "iceberg":
+        shutil.copy(world.table.parent / "catalog.db", backup)
+
+
+def take_back(world: World, backup: Path) -> None:
+    shutil.rmtree(world.table)
+    shutil.copytree(backup, world.table.parent, dirs_exist_ok=True)
+
+
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake", "iceberg"])
+@pytest.mark.parametrize("others", [1, 2])
+def test_a_backup_on_which_another_member_has_loaded_on(
+    world: World, tmp_path: Path, format_: str, others: int
+) -> None:
+    """It has its id, and as many batches, or more. Each member and `reconcile` notice it by a plan."""
+    world.format = format_
+    for offset in (0, 1):
+        assert load(world, format_, offset) == ""
+    back_up(world, tmp_path / "backup")
+    assert load(world, format_, 2) == ""
+    take_back(world, tmp_path / "backup")
+    for offset in range(20, 20 + others):
+        assert load(world, format_, offset, at=1) == ""
+    alone = table_facts(world.table, world.roots[:1])[0]
+    assert alone.batches == (2 + others, 3 + others)
+    error = load(world, format_, 4)
+    assert f"the table is at batch {2 + others}, and its batch 3 is not the one that it had reached" in error
+    as_said(world, tmp_path, error)
+    report = compared(world, 22)
+    assert (report.fine, report.batches_lost, report.batches) == (False, 1, None)
+    assert (2, 4) in fates(report)[Fate.UNKNOWN]
+    assert load(world, format_, 2) == ""
+    assert offsets(world) == [0, 1, 2, 4, *range(20, 20 + others)]
+
+
+@each_kind
+def test_a_loader_notices_such_a_backup_while_it_runs(world: World, tmp_path: Path) -> None:
+    loader = world.loader()
+    for offset in (1, 2, 3):
+        if offset == 3:
+            back_up(world, tmp_path / "backup")
+        world.seal([world.helpers.Record(offset)])
+        world.drain(loader)
+    take_back(world, tmp_path / "backup")
+    other = world.loader(at=1)
+    for offset in (10, 11):
+        world.seal([world.helpers.Record(offset)], at=1)
+        world.drain(other)
+    path = world.seal([world.helpers.Record(4)])
+    with pytest.raises(LoaderError, match="the table is at batch 4, and its batch 3 is not the one"):
+        world.drain(loader)
+    assert path.exists()
+    assert offsets(world) == [1, 2, 10, 11]
+
+
+def test_where_an_earlier_version_has_made_a_batch_the_plan_is_not_known(world: World, tmp_path: Path) -> None:
+    assert load(world, "pyarrow", 0) == ""
+    back_up(world, tmp_path / "backup")
+    assert load(world, "pyarrow", 1) == ""
+    take_back(world, tmp_path / "backup")
+    for offset in (20, 21):
+        assert load(world, "pyarrow", offset, at=1) == ""
+        as_earlier_versions_wrote_it(world)
+    assert load(world, "pyarrow", 2) == ""
+    state = world.target().state()
+    assert [bool(state.plan_of(batch)) for batch in range(6)] == [False, False, False, True, True, False]
+
+
+def test_a_state_names_the_plans_of_the_newest_batches(world: World) -> None:
+    loader, made = world.loader(), [""]
+    for offset in range(PLANS_KEPT + 3):
+        world.seal([world.helpers.Record(offset)])
+        world.drain(loader)
+        made.append(loader.plan)
+    state = world.target().state()
+    assert len(state.plans) == PLANS_KEPT
+    assert [state.plan_of(batch) for batch in range(len(made))] == ["", "", "", *made[3:]]
 
 
 # ---------------------------------------------------------------------------------------------- forgotten transactions
