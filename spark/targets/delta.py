@@ -504,8 +504,10 @@ def _taken(path: Place, plan: Plan) -> BatchTakenError:
 def _replaced(path: Place, batch: int) -> LoaderError:
     return LoaderError(
         f"{path} is not the table any more that batch {batch} was made for: it was removed or replaced, and what is there now"
-        " lacks rows of earlier batches. The segments stay: put the table back; or move the folder away, and start again to"
-        " hear how to go on without it"
+        " lacks rows of earlier batches. The segments stay: put the table back (one that was overwritten: RESTORE TABLE, or"
+        " DeltaTable.restore of the deltalake package, to the version before that); or move the folder away, and start again"
+        " to hear how to go on without it. While it is there, --table-replaced does not help: it would count rows as loaded"
+        " that are gone"
     )
 
 

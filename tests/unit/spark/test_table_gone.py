@@ -191,6 +191,33 @@ def test_a_parquet_table_of_which_nobody_knows_the_first_batch_has_no_id(world: 
     assert world.target().state().table == ""
 
 
+@delta_only
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_a_delta_table_that_was_overwritten(world: World, tmp_path: Path, *, is_restored: bool) -> None:
+    """Its log goes on, and its batches' transactions are in there. What the error says helps, with --table-replaced too."""
+    for offset in (0, 1):
+        assert load(world, "deltalake", offset) == ""
+    log = DeltaTable(str(world.table))
+    version = log.version()
+    DeltaTable.create(str(world.table), log.schema(), mode="overwrite", name=log.metadata().name)
+    config = LoaderConfig(world.roots[0], world.table, format="deltalake", table_replaced=True)
+    work = Work(config, NoWriter())
+    assert (work.run(), work.error) == (1, load(world, "deltalake", 2))
+    assert "to the version before that); or move the folder away" in work.error
+    assert "While it is there, --table-replaced does not help" in work.error
+    if is_restored:
+        DeltaTable(str(world.table)).restore(version)
+        assert load(world, "deltalake") == ""
+        assert (offsets(world), compared(world, 3).fine) == ([0, 1, 2], True)
+        return
+    world.table.rename(tmp_path / "away")
+    as_said(world, tmp_path, load(world, "deltalake"))
+    report = compared(world, 3)
+    assert (report.batches_lost, fates(report)[Fate.UNKNOWN]) == (2, ((0, 2),))
+    assert load(world, "deltalake", 0, 1) == ""
+    assert (offsets(world), compared(world, 3).fine) == ([0, 1, 2], True)
+
+
 @each_kind
 def test_a_loader_notices_it_while_it_runs(world: World) -> None:
     """The table that it knew is behind the new one: it does not go on from the end of its own."""
