@@ -7,6 +7,9 @@ imported again: naming the package alone does not load them.
 
 A function is made first and given its names afterwards, so functions may refer to each other in a circle. A class is made by
 dill when all that it consists of is there: what refers to one that is not finished (`_postproc` has these) is bound then.
+A class that its own code reaches through something else, as a table of classes or a subclass, dill does not find. Then all
+is packed once more, `late`: what may hold an unfinished class is bound when the outermost one is made. Not at first: code
+that runs while a class is made, as `__set_name__` and `__init_subclass__`, would miss it.
 """
 
 from __future__ import annotations
@@ -39,11 +42,17 @@ class Packet:
 
 def packed(found: object) -> Packet:
     """Raises what dill or a `__reduce__` raises, for what cannot travel."""
+    with contextlib.suppress(dill.PicklingWarning):
+        return _packed(found, late=False)
+    return _packed(found, late=True)
+
+
+def _packed(found: object, late: bool) -> Packet:
     packet = io.BytesIO()
     with warnings.catch_warnings():
         # dill warns of a class that it cannot take apart and only names, and goes on. No worker would find it.
         warnings.simplefilter("error", dill.PicklingWarning)
-        shipment = _Shipment(packet)
+        shipment = _Shipment(packet, late)
         shipment.dump((found, _All(shipment.globals)))
     return Packet(packet.getvalue(), shipment.unbound())
 
@@ -94,9 +103,10 @@ class _Shipment(dill.Pickler):
     _postproc: dict[int, list[tuple[Callable[..., Any], tuple[Any, ...]]]]
     """dill's: what is to be done when the class with that id is made, for those that are under way, from the outermost."""
 
-    def __init__(self, packet: io.BytesIO) -> None:
+    def __init__(self, packet: io.BytesIO, late: bool) -> None:
         # recurse: the globals that the function refers to travel with it, not the whole of its module.
         super().__init__(packet, recurse=True)
+        self._late: Final = late
         self.globals: Final[dict[int, _Globals]] = {}
 
     def unbound(self) -> dict[str, str]:
@@ -143,26 +153,20 @@ class _Shipment(dill.Pickler):
             if name in _OF_A_MODULE or not (name in here or _is_added(name)):
                 continue
             value = here[name] if name in here else getattr(builtins, name)
-            unfinished = self._unfinished(value)
+            unfinished = self._unfinished(value, self._late)
             if unfinished is None:
                 names[name] = value
             else:
                 unfinished.append((_globals_given, (shared, {name: value})))
-        attributes = [
-            (name, value)
-            for name, value, made in (
-                ("__name__", function.__name__, code.co_name),
-                ("__qualname__", function.__qualname__, code.co_qualname),
-                ("__module__", function.__module__, module),
-                ("__doc__", function.__doc__, None),
-                ("__defaults__", function.__defaults__, None),
-                ("__kwdefaults__", function.__kwdefaults__, None),
-                ("__annotations__", function.__annotations__ or None, None),
-            )
-            if value != made
-        ]
+        attributes: list[tuple[str, Any]] = []
+        for name, value in _attributes(function, module):
+            unfinished = self._unfinished(value, self._late)
+            if unfinished is None:
+                attributes.append((name, value))
+            else:
+                unfinished.append((setattr, (function, name, value)))
         parts = code, shared, function.__closure__
-        state = names, attributes, vars(function), sorted(_submodules(function, used))
+        state = names, attributes, sorted(_submodules(function, used))
         return _function_made, parts, state, None, None, _function_given
 
     def _cell_parts(self, cell: CellType) -> Any:
@@ -170,20 +174,24 @@ class _Shipment(dill.Pickler):
             value = cell.cell_contents
         except ValueError:
             return _empty_cell, ()
-        unfinished = self._unfinished(value)
-        if (
-            unfinished is None
-        ):  # it may hold what refers to a class that is not finished, as late as possible does no harm
-            unfinished = next(iter(self._postproc.values()), None)
+        unfinished = self._unfinished(value, late=True)
         if unfinished is None:
             return _empty_cell, (), (value,), None, None, _cell_given
         unfinished.append((_cell_given, (cell, (value,))))
         return _empty_cell, ()
 
-    def _unfinished(self, value: object) -> list[tuple[Callable[..., Any], tuple[Any, ...]]] | None:
-        """What is to be done later, where the value is a class that is not finished, or an object of one."""
-        found = self._postproc.get(id(value))
-        return found if found is not None else self._postproc.get(id(type(value)))
+    def _unfinished(self, value: object, late: bool) -> list[tuple[Callable[..., Any], tuple[Any, ...]]] | None:
+        """What is to be done later, where the value is a class that is not finished, or an object of one. `late`: also where
+        it may hold what refers to one."""
+        if id(value) in self._postproc:
+            return self._postproc[id(value)]
+        if not late:
+            return self._postproc.get(id(type(value)))
+        if _is_plain(value) or (
+            self._late and type(value) is FunctionType
+        ):  # what a function holds is bound late itself
+            return None
+        return next(iter(self._postproc.values()), None)
 
     def save_global(self, obj: Any, name: str | None = None) -> None:
         """A worker's main module is another one. (Functions and classes of it do not come here: dill takes them apart.)"""
@@ -194,6 +202,15 @@ class _Shipment(dill.Pickler):
 
 _OF_A_MODULE: Final = ("__name__", "__package__", "__file__", "__builtins__")
 """Its own `__builtins__` a worker has. By `__package__` relative imports find what they name."""
+
+
+def _is_plain(value: object) -> bool:
+    """Whether it holds no class that dill takes apart."""
+    if isinstance(value, type):
+        return _is_known_by_name(value)
+    if type(value) is tuple:
+        return all(map(_is_plain, cast("tuple[object, ...]", value)))
+    return type(value) in {ModuleType, bool, int, float, str, bytes, type(None)}
 
 
 def _is_added(name: str) -> bool:
@@ -216,15 +233,32 @@ def _function_made(code: CodeType, names: dict[str, Any], closure: tuple[CellTyp
     return FunctionType(code, names, closure=closure)
 
 
+def _attributes(function: FunctionType, module: str) -> Iterator[tuple[str, Any]]:
+    """What `_function_made` does not give it."""
+    code = function.__code__
+    for name, made in (
+        ("__name__", code.co_name),
+        ("__qualname__", code.co_qualname),
+        ("__module__", module),
+        ("__doc__", None),
+        ("__defaults__", None),
+        ("__kwdefaults__", None),
+        ("__annotations__", {}),
+    ):
+        value = getattr(function, name)
+        if value != made:
+            yield name, value
+    yield from vars(function).items()
+
+
 def _function_given(
     function: FunctionType,
-    state: tuple[dict[str, Any], list[tuple[str, Any]], dict[str, Any], list[str]],
+    state: tuple[dict[str, Any], list[tuple[str, Any]], list[str]],
 ) -> None:
-    names, attributes, more, submodules = state
+    names, attributes, submodules = state
     function.__globals__.update(names)
     for name, value in attributes:
         setattr(function, name, value)
-    vars(function).update(more)
     for name in submodules:
         importlib.import_module(name)
 

@@ -111,6 +111,86 @@ def test_functions_and_classes_that_refer_to_each_other_in_a_circle_travel() -> 
     assert load(describe(module.handle))(0) == module.handle(0) == [True, False, 3, True, True, 0]
 
 
+_REACHING_THEMSELVES = {
+    "class in a table of its own": (
+        "class A:\n    def make(self): return KINDS['a']()\n"
+        "KINDS = {'a': A}\n"
+        "def handle(m): return type(KINDS['a']().make()) is A\n"
+    ),
+    "base that makes its subclass": (
+        "class A:\n    def make(self): return B()\nclass B(A): pass\ndef handle(m): return type(A().make()) is B\n"
+    ),
+    "states": (
+        "class New:\n    def next(self): return STATES['done']()\n"
+        "class Done:\n    def next(self): return STATES['new']()\n"
+        "STATES = {'new': New, 'done': Done}\n"
+        "def handle(m): return [type(New().next()) is Done, type(Done().next()) is New]\n"
+    ),
+    "objects in a list": (
+        "class Rule:\n    def rest(self): return [each for each in RULES if each is not self]\n"
+        "RULES = [Rule(), Rule()]\n"
+        "def handle(m): return [len(Rule().rest()), type(Rule().rest()[0]) is Rule]\n"
+    ),
+    "frozen keys": (
+        "from dataclasses import dataclass\n"
+        "@dataclass(frozen=True)\nclass Unit:\n"
+        "    name: str\n    def rate(self, other): return RATES[self, other]\n"
+        "KG, G = Unit('kg'), Unit('g')\nRATES = {(KG, G): 1000}\n"
+        "def handle(m): return [KG.rate(G), Unit('kg').rate(Unit('g'))]\n"
+    ),
+    "objects that a class has": (
+        "class Part:\n    def total(self): return Whole.first.n + Whole.second.n\n"
+        "    def __init__(self, n): self.n = n\n"
+        "class Whole:\n    first, second = Part(1), Part(2)\n"
+        "def handle(m): return [Part(3).total(), Whole.second.total()]\n"
+    ),
+    "defaults and attributes": (
+        "class Settings:\n    n = 1\n    def load(self): return build()\n"
+        "def build(given=Settings(), *, more=(Settings(), 1)): return given.n + more[0].n\n"
+        "build.kept = [Settings()]\n"
+        "def handle(m): return [Settings().load(), build.kept[0].load(), type(build.kept[0]) is Settings]\n"
+    ),
+    "setstate": (
+        "class Item:\n    def all(self): return WHOLE\n"
+        "class Link:\n"
+        "    def __init__(self, at): self.at, self.whole = at, whole_of(at)\n"
+        "    def __getstate__(self): return self.at\n    def __setstate__(self, at): self.__init__(at)\n"
+        "    def item(self): return Item()\n"
+        "def whole_of(at): return PREFIX + at\n"
+        "PREFIX = 'p'\nWHOLE = {'item': Item(), 'link': Link('x')}\n"
+        "def handle(m): return [Item().all()['link'].whole, WHOLE['link'].item().all() is WHOLE]\n"
+    ),
+    "set name": (
+        "class Field:\n"
+        "    def __set_name__(self, owner, name): self.name = NAMES[name]\n"
+        "    def __get__(self, one, owner): return self.name\n"
+        "NAMES = {'a': 1}\n"
+        "class Row:\n    a = Field()\n"
+        "def handle(m): return Row().a\n"
+    ),
+    "init subclass": (
+        "MADE = []\n"
+        "class Base:\n    def __init_subclass__(cls): cls.tag = tag_of(cls)\n"
+        "def tag_of(cls):\n    MADE.append(cls.__name__)\n    return cls.__name__.lower()\n"
+        "class Below(Base): pass\n"
+        "def handle(m): return [Below.tag, 'Below' in MADE]\n"
+    ),
+    "init subclass and table": (
+        "class Base:\n    def __init_subclass__(cls): cls.tag = tag_of(cls)\n    def make(self): return KINDS['below']()\n"
+        "def tag_of(cls): return cls.__name__.lower()\n"
+        "class Below(Base): pass\n"
+        "KINDS = {'below': Below}\n"
+        "def handle(m): return Below().make().tag\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", _REACHING_THEMSELVES.values(), ids=_REACHING_THEMSELVES)
+def test_classes_that_reach_themselves_through_something_else_travel(text: str) -> None:
+    module = main_module(text)
+    assert load(describe(module.handle))(0) == module.handle(0)
+
+
 def test_what_functions_of_one_call_enclose_stays_theirs_together() -> None:
     module = main_module(
         "def make():\n    n = 0\n"
