@@ -69,6 +69,37 @@ def test_what_a_set_up_hook_binds_the_handler_sees_and_its_helpers() -> None:
     assert (module.model, module.calls) == (None, 0)
 
 
+def test_what_a_set_up_hook_of_an_imported_module_binds_its_functions_that_travel_see(modules: Path) -> None:
+    (modules / "clients_of_test.py").write_text(
+        "import functools\n"
+        "client, calls, BIG = None, 0, bytes(1_000_000)\n"
+        "def connect():\n    global client, late\n    client = late = 'connected'\n"
+        "def count():\n    global calls\n    calls += 1\n    return calls\n"
+        "def with_client(function):\n"
+        "    @functools.wraps(function)\n    def wrapper(m): return function(client, m, count(), late, len(BIG))\n"
+        "    return wrapper\n"
+        "again = lambda: (client, count())\n"
+        "def shown(): return client, calls\n"
+    )
+    module = main_module(
+        "from clients_of_test import again, connect, shown, with_client\n"
+        "@with_client\ndef work(*given): return given\n"
+        "def handle(m): return [work(m), again(), shown()]\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # `late` is the module's own matter
+        spec = describe(handler(setup=module.connect)(module.handle))
+    assert len(spec.pickled or b"") < 10_000  # not BIG
+    module.connect()
+    forget(modules)
+    for _ in range(2):
+        loaded = load(spec)
+        assert loaded.setup is not None
+        loaded.setup()
+        assert loaded(0) == [("connected", 0, 1, "connected", 1_000_000), ("connected", 2), ("connected", 2)]
+        forget(modules)
+
+
 def test_a_name_that_is_made_when_it_is_first_needed_is_made_once() -> None:
     module = main_module(
         "made, model = [], None\n"
