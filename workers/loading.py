@@ -102,7 +102,7 @@ def describe(target: object) -> HandlerSpec:
     for name, reader in packet.unbound.items():
         warnings.warn(
             f"handler {handler.name}: {reader} refers to {name!r}, which nothing defines. Workers get what is defined when"
-            " the handler is given; unless its setup defines this, each call that comes to it fails with a NameError",
+            " the handler is given; unless its setup defines this, each call that comes to it may fail with a NameError",
             RuntimeWarning,
             stacklevel=5,  # who calls Crew or consume: a decorator and spec_of are between
         )
