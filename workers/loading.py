@@ -216,6 +216,7 @@ def _of_messages(handler: Handler) -> Handler:
 def find(spec: HandlerSpec, main: ModuleType | None = None) -> Handler:
     """As `load`, for a function that may take whatever it likes."""
     if spec.pickled is not None:
+        sys.path[:] = search_path()
         try:
             return handler_of(unpacked(spec.pickled, main))
         except Exception as error:

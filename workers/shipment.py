@@ -2,8 +2,8 @@
 
 The functions and methods of one module share their globals in a worker, as they do here: a name that one of them binds (a
 set-up hook, a counter, what is made when it is first needed) is bound for all. dill gives each function globals of its own.
-A module that workers can import they import: its names do not travel, and a function of it that does (a closure, a lambda)
-shares its globals there with those that are found by name. Of the main module, and of one that no worker can import, the
+A module that workers can import they import: its names do not travel, and a function that uses them and travels (a closure, a
+lambda) shares them there with those that are found by name. Of the main module, and of one that no worker can import, the
 names travel that code refers to. Submodules that it reaches by attributes, as `xml.dom.minidom`, are imported again: naming
 the package alone does not load them.
 
@@ -98,7 +98,7 @@ class _Globals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _All:
-    """Of a packet: what all its functions have as globals, in the worker a list of dicts."""
+    """Of a packet: what its functions have as globals, but for modules that are imported. In the worker a list of dicts."""
 
     found: dict[int, _Globals]
 
@@ -140,7 +140,7 @@ class _Shipment(dill.Pickler):
             kept = {name: obj.here[name] for name in _OF_A_MODULE if name in obj.here}
             return _globals_made, tuple({"__name__": obj.module, **kept}.items())
         if type(obj) is _All:
-            return list, (list(obj.found.values()),)
+            return list, ([each for each in obj.found.values() if not each.is_imported],)
         for lock in (threading.RLock, threading.Lock):
             if isinstance(obj, type(lock())):
                 return lock, ()
@@ -151,7 +151,8 @@ class _Shipment(dill.Pickler):
         return NotImplemented
 
     def _function_parts(self, function: FunctionType) -> Any:
-        used, shared = _names_in(function.__code__), self._globals_of(function)
+        used = _names_in(function.__code__)
+        shared = self._globals_of(function, used)
         names = {} if shared.is_imported else self._names(function, used, shared)
         attributes: list[tuple[str, Any]] = []
         for name, value in _attributes(function, shared.module):
@@ -164,14 +165,17 @@ class _Shipment(dill.Pickler):
         state = names, attributes, sorted(_submodules(function, used))
         return _function_made, parts, state, None, None, _function_given
 
-    def _globals_of(self, function: FunctionType) -> _Globals:
+    def _globals_of(self, function: FunctionType, used: _Names) -> _Globals:
         here = function.__globals__
+        name = here.get("__name__", function.__module__)
         if id(here) not in self.globals:
-            name = here.get("__name__", function.__module__)
             module = sys.modules.get(name)
             is_imported = module is not None and vars(module) is here and is_importable(module)
             self.globals[id(here)] = _Globals(here, name, is_imported=is_imported)
-        return self.globals[id(here)]
+        shared = self.globals[id(here)]
+        read = used.read.difference(_OF_A_MODULE)
+        is_used = bool(used.bound) or any(each in here or not hasattr(builtins, each) for each in read)
+        return shared if is_used or not shared.is_imported else _Globals(here, name)  # no import for nothing
 
     def _names(self, function: FunctionType, used: _Names, shared: _Globals) -> dict[str, Any]:
         """What the function is given with its globals; what may not be finished they get later."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import pickle
 import sys
 import warnings
@@ -98,6 +99,29 @@ def test_what_a_set_up_hook_of_an_imported_module_binds_its_functions_that_trave
         loaded.setup()
         assert loaded(0) == [("connected", 0, 1, "connected", 1_000_000), ("connected", 2), ("connected", 2)]
         forget(modules)
+
+
+def test_a_module_is_imported_only_for_functions_that_use_it(modules: Path) -> None:
+    (modules / "steps_of_test.py").write_text(
+        "FACTOR = 2\ndef made(n): return lambda m: [len(m) * n, __name__]\ndef using(): return lambda m: m * FACTOR\n"
+    )
+    module = main_module("from steps_of_test import made, using\nplain, uses = made(3), using()\n")
+    plain, uses = describe(module.plain), describe(module.uses)
+    forget(modules)
+    assert load(plain)("ab") == [6, "steps_of_test"]
+    assert "steps_of_test" not in sys.modules
+    assert load(uses)(2) == 4
+    assert "steps_of_test" in sys.modules
+
+
+def test_a_module_of_the_current_folder_is_found_for_functions_of_it_that_travel(modules: Path) -> None:
+    (modules / "steps_of_test.py").write_text("FACTOR = 2\ndef using(): return lambda m: m * FACTOR\n")
+    spec = describe(main_module("from steps_of_test import using\nuses = using()\n").uses)
+    forget(modules)
+    sys.path.remove(str(modules))
+    with contextlib.chdir(modules):
+        assert load(spec)(2) == 4
+    assert str(modules) in sys.path
 
 
 def test_a_name_that_is_made_when_it_is_first_needed_is_made_once() -> None:
