@@ -26,7 +26,7 @@ import pickle
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, cast
@@ -228,13 +228,21 @@ _OF_A_MODULE: Final = ("__name__", "__package__", "__file__", "__builtins__")
 """Its own `__builtins__` a worker has. By `__package__` relative imports find what they name."""
 
 
-def _is_plain(value: object) -> bool:
-    """Whether it holds no class that dill takes apart."""
+def _is_plain(value: object, depth_max: int = 3) -> bool:
+    """Whether it holds no class that dill takes apart. What is large or deep, or goes in a circle, is not looked through."""
     if isinstance(value, type):
         return _is_known_by_name(value)
-    if type(value) is tuple:
-        return all(map(_is_plain, cast("tuple[object, ...]", value)))
+    if type(value) in {tuple, list, set, frozenset, dict}:
+        held = cast("Collection[object]", value)
+        if len(held) > _LOOKED_THROUGH_MAX or depth_max == 0:
+            return False
+        values = cast("dict[object, object]", value).values() if isinstance(value, dict) else ()
+        return all(_is_plain(each, depth_max - 1) for each in (*held, *values))
     return type(value) in {ModuleType, bool, int, float, str, bytes, type(None)}
+
+
+_LOOKED_THROUGH_MAX: Final = 100
+"""Members of a list or dict."""
 
 
 def _is_added(name: str) -> bool:

@@ -223,6 +223,14 @@ _REACHING_THEMSELVES = {
         "class Row:\n    a = Field()\n"
         "def handle(m): return Row().a\n"
     ),
+    "keys with a hash that reads a list": (
+        "class Key:\n"
+        "    def __init__(self, n): self.n = n\n"
+        "    def __eq__(self, other): return self.n == other.n\n    def __hash__(self): return hash((self.n, *SALT))\n"
+        "    def found(self): return KEYS[self]\n"
+        "SALT = ['a', 1]\nKEYS = {Key(1): 2}\n"
+        "def handle(m): return Key(1).found()\n"
+    ),
     "init subclass": (
         "MADE = []\n"
         "class Base:\n    def __init_subclass__(cls): cls.tag = tag_of(cls)\n"
