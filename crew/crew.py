@@ -39,7 +39,7 @@ from ..supervisor.service import Summary
 from ..supervisor.wiring import with_topics
 from ..workers.api import Handlers
 from ..workers.ddl import INFER, as_schema
-from ..workers.importable import search_path
+from ..workers.loading import search_path
 from .living import end_with, has_ended, place_of, warn_of_others
 from .process import GO, Failed, Order, Reached, Ready, last_failure
 from .results import loader_trouble, rows_of, set_aside_of, table_of, waiting_for_table

@@ -5,7 +5,7 @@ supervisor: no user code runs there. A function given as an object (a script, a 
 its module can be imported in the worker, else by value, with the globals it refers to (shipment.py). dill is the tool
 for that, and too slow for anything that happens per message.
 
-Errors carry the user's own frames only (user_errors.py).
+The current directory counts as importable, as with gunicorn. Errors carry the user's own frames only (user_errors.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from ..remoting.errors import UsageError
 from .api import Handler
 from .bodies import OWN_SIGNATURE, binds, layers, own_signature, plan_of, result_annotation, typed
-from .importable import is_importable, search_path
 from .result_types import check_result_type
 from .routing import check_order, combine, handler_of, listed, same_topics
 from .shipment import named, packed, unpacked
@@ -137,10 +137,29 @@ def _import_path(target: object, handler: Handler) -> str | None:
     module_name = getattr(handler.function, "__module__", None)
     name = getattr(handler.function, "__qualname__", "")
     module = sys.modules.get(module_name or "")
-    if module is None or not is_importable(module):
+    if module is None or module_name == "__main__" or not getattr(module, "__file__", None):
+        return None
+    if not _is_importable(module):
         return None
     found = named(module, name)
     return f"{module_name}:{name}" if found is not None and found in (target, handler.function) else None
+
+
+def _is_importable(module: ModuleType) -> bool:
+    """Whether a worker that imports the module by its name, with our search path, gets this file. Nothing is imported."""
+    parts = module.__name__.split(".")
+    where: list[str] = search_path()
+    found: ModuleSpec | None = None
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+        found = next((spec for finder in finders if (spec := finder.find_spec(name, where)) is not None), None)
+        if found is None:
+            return False
+        where = list(found.submodule_search_locations or ())
+    if found is None or not found.has_location:
+        return found is not None  # of the interpreter's own
+    return os.path.realpath(found.origin or "") == os.path.realpath(module.__file__ or "")
 
 
 @contextlib.contextmanager
@@ -150,7 +169,7 @@ def _without_names_of(functions: Iterable[object]) -> Generator[None]:
     found = (sys.modules.get(getattr(function, "__module__", None) or "") for function in functions)
     with contextlib.ExitStack() as hidden:
         for module in {module for module in found if module is not None and getattr(module, "__file__", None)}:
-            if module.__name__ != "__main__" and not is_importable(module):
+            if module.__name__ != "__main__" and not _is_importable(module):
                 hidden.enter_context(_hidden(module))
         yield
 
@@ -170,6 +189,14 @@ def _hidden(module: ModuleType) -> Generator[None]:
         modules[module.__name__] = module
         if is_attribute:
             setattr(package, own_name, module)
+
+
+def search_path() -> list[str]:
+    """`sys.path` as a worker needs it: the current directory in front unless it is there, no relative entries, and none that
+    is no text, which Python passes over."""
+    here, path = os.getcwd(), cast("list[object]", sys.path)
+    entries = [entry or here for entry in path if isinstance(entry, str)]
+    return entries if here in entries else [here, *entries]
 
 
 def load(spec: HandlerSpec, main: ModuleType | None = None) -> Handler:
@@ -216,7 +243,6 @@ def _of_messages(handler: Handler) -> Handler:
 def find(spec: HandlerSpec, main: ModuleType | None = None) -> Handler:
     """As `load`, for a function that may take whatever it likes."""
     if spec.pickled is not None:
-        sys.path[:] = search_path()
         try:
             return handler_of(unpacked(spec.pickled, main))
         except Exception as error:

@@ -2,10 +2,8 @@
 
 The functions and methods of one module share their globals in a worker, as they do here: a name that one of them binds (a
 set-up hook, a counter, what is made when it is first needed) is bound for all. dill gives each function globals of its own.
-A module that workers can import they import: its names do not travel, and a function that uses them and travels (a closure, a
-lambda) shares them there with those that are found by name. Of the main module, and of one that no worker can import, the
-names travel that code refers to. Submodules that it reaches by attributes, as `xml.dom.minidom`, are imported again: naming
-the package alone does not load them.
+Only the names that code refers to travel, and the submodules that it reaches by attributes, as `xml.dom.minidom`, are
+imported again: naming the package alone does not load them.
 
 A function is made first and given its names afterwards, so functions may refer to each other in a circle. A class is made by
 dill when all that it consists of is there: what refers to one that is not finished (`_postproc` has these) is bound then.
@@ -32,8 +30,6 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any, Final, cast
 
 import dill
-
-from .importable import is_importable
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +80,6 @@ class _Globals:
     read: dict[str, str] = field(default_factory=dict[str, str])
     """What code reads, each with the function that does."""
     bound: set[str] = field(default_factory=set[str])
-    is_imported: bool = False
-    """Workers import the module, and none of its names travels: what a set-up hook of it binds, they see."""
 
     def unbound(self) -> dict[str, str]:
         known = self.here.keys() | vars(builtins).keys() | self.bound
@@ -98,7 +92,7 @@ class _Globals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _All:
-    """Of a packet: what its functions have as globals, but for modules that are imported. In the worker a list of dicts."""
+    """Of a packet: what all its functions have as globals, in the worker a list of dicts."""
 
     found: dict[int, _Globals]
 
@@ -135,12 +129,10 @@ class _Shipment(dill.Pickler):
         if type(obj) is CellType:
             return self._cell_parts(obj)
         if type(obj) is _Globals:
-            if obj.is_imported:
-                return _globals_imported, (obj.module,)
             kept = {name: obj.here[name] for name in _OF_A_MODULE if name in obj.here}
             return _globals_made, tuple({"__name__": obj.module, **kept}.items())
         if type(obj) is _All:
-            return list, ([each for each in obj.found.values() if not each.is_imported],)
+            return list, (list(obj.found.values()),)
         for lock in (threading.RLock, threading.Lock):
             if isinstance(obj, type(lock())):
                 return lock, ()
@@ -151,47 +143,31 @@ class _Shipment(dill.Pickler):
         return NotImplemented
 
     def _function_parts(self, function: FunctionType) -> Any:
-        used = _names_in(function.__code__)
-        shared = self._globals_of(function, used)
-        names = {} if shared.is_imported else self._names(function, used, shared)
-        attributes: list[tuple[str, Any]] = []
-        for name, value in _attributes(function, shared.module):
-            unfinished = self._unfinished(value, self._late)
-            if unfinished is None:
-                attributes.append((name, value))
-            else:
-                unfinished.append((setattr, (function, name, value)))
-        parts = function.__code__, shared, function.__closure__
-        state = names, attributes, sorted(_submodules(function, used))
-        return _function_made, parts, state, None, None, _function_given
-
-    def _globals_of(self, function: FunctionType, used: _Names) -> _Globals:
-        here = function.__globals__
-        name = here.get("__name__", function.__module__)
-        if id(here) not in self.globals:
-            module = sys.modules.get(name)
-            is_imported = module is not None and vars(module) is here and is_importable(module)
-            self.globals[id(here)] = _Globals(here, name, is_imported=is_imported)
-        shared = self.globals[id(here)]
-        read = used.read.difference(_OF_A_MODULE)
-        is_used = bool(used.bound) or any(each in here or not hasattr(builtins, each) for each in read)
-        return shared if is_used or not shared.is_imported else _Globals(here, name)  # no import for nothing
-
-    def _names(self, function: FunctionType, used: _Names, shared: _Globals) -> dict[str, Any]:
-        """What the function is given with its globals; what may not be finished they get later."""
+        here, code, used = function.__globals__, function.__code__, _names_in(function.__code__)
+        module = here.get("__name__", function.__module__)
+        shared = self.globals.setdefault(id(here), _Globals(here, module))
         shared.bound.update(used.bound)
         names: dict[str, Any] = {}
         for name in sorted(used.read):
             shared.read.setdefault(name, function.__qualname__)
-            if name in _OF_A_MODULE or not (name in shared.here or _is_added(name)):
+            if name in _OF_A_MODULE or not (name in here or _is_added(name)):
                 continue
-            value = shared.here[name] if name in shared.here else getattr(builtins, name)
+            value = here[name] if name in here else getattr(builtins, name)
             unfinished = self._unfinished(value, self._late)
             if unfinished is None:
                 names[name] = value
             else:
                 unfinished.append((_globals_given, (shared, {name: value})))
-        return names
+        attributes: list[tuple[str, Any]] = []
+        for name, value in _attributes(function, module):
+            unfinished = self._unfinished(value, self._late)
+            if unfinished is None:
+                attributes.append((name, value))
+            else:
+                unfinished.append((setattr, (function, name, value)))
+        parts = code, shared, function.__closure__
+        state = names, attributes, sorted(_submodules(function, used))
+        return _function_made, parts, state, None, None, _function_given
 
     def _cell_parts(self, cell: CellType) -> Any:
         try:
@@ -257,10 +233,6 @@ def _globals_made(*named: tuple[str, object]) -> dict[str, Any]:
     return {**dict(named), "__builtins__": vars(builtins)}
 
 
-def _globals_imported(module: str) -> dict[str, Any]:
-    return vars(importlib.import_module(module))
-
-
 def _globals_given(names: dict[str, Any], more: dict[str, Any]) -> None:
     names.update(more)
 
@@ -279,7 +251,7 @@ def _attributes(function: FunctionType, module: str) -> Iterator[tuple[str, Any]
         ("__doc__", None),
         ("__defaults__", None),
         ("__kwdefaults__", None),
-        ("__annotations__", dict[str, Any]()),
+        ("__annotations__", {}),
     ):
         value = getattr(function, name)
         if value != made:

@@ -43,7 +43,7 @@ from ..conf.own_command import PACKAGE_ROOT
 from ..remoting.errors import RocketcrewError
 from .boot import WorkerBoot
 from .entry import LENGTH, run_spare, run_worker
-from .importable import search_path
+from .loading import search_path
 from .parent_death import CONTROL_SIGNALS
 from .preload import ENVIRONMENT_KEY, use_path
 from .slab_memory import SharedFd

@@ -27,8 +27,7 @@ from ..conf.own_command import own_command
 from ..remoting.errors import RocketcrewError, UsageError
 from .api import Handler
 from .boot import TableSpec
-from .importable import search_path
-from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, takes_one
+from .loading import HandlerLoadError, HandlerSpec, describe, import_module, load, search_path, takes_one
 from .parent_death import PROGRAMS_GRACE_S, die_with_parent, reap
 from .result_types import check_result_type
 

@@ -15,12 +15,12 @@ import pytest
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.workers.api import Handler, Retry, handler
-from rocketcrew.workers.importable import search_path
 from rocketcrew.workers.loading import (
     HandlerLoadError,
     HandlerSpec,
     describe,
     load,
+    search_path,
 )
 from rocketcrew.workers.user_errors import describe_error, user_traceback
 

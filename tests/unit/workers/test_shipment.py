@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import pickle
 import sys
 import warnings
@@ -68,60 +67,6 @@ def test_what_a_set_up_hook_binds_the_handler_sees_and_its_helpers() -> None:
         loaded.setup()
         assert loaded(0) == [2, 3, 4, *["loaded"] * 3, "loaded", None, "loaded", "loaded"]
     assert (module.model, module.calls) == (None, 0)
-
-
-def test_what_a_set_up_hook_of_an_imported_module_binds_its_functions_that_travel_see(modules: Path) -> None:
-    (modules / "clients_of_test.py").write_text(
-        "import functools\n"
-        "client, calls, BIG = None, 0, bytes(1_000_000)\n"
-        "def connect():\n    global client, late\n    client = late = 'connected'\n"
-        "def count():\n    global calls\n    calls += 1\n    return calls\n"
-        "def with_client(function):\n"
-        "    @functools.wraps(function)\n    def wrapper(m): return function(client, m, count(), late, len(BIG))\n"
-        "    return wrapper\n"
-        "again = lambda: (client, count())\n"
-        "def shown(): return client, calls\n"
-    )
-    module = main_module(
-        "from clients_of_test import again, connect, shown, with_client\n"
-        "@with_client\ndef work(*given): return given\n"
-        "def handle(m): return [work(m), again(), shown()]\n"
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # `late` is the module's own matter
-        spec = describe(handler(setup=module.connect)(module.handle))
-    assert len(spec.pickled or b"") < 10_000  # not BIG
-    module.connect()
-    forget(modules)
-    for _ in range(2):
-        loaded = load(spec)
-        assert loaded.setup is not None
-        loaded.setup()
-        assert loaded(0) == [("connected", 0, 1, "connected", 1_000_000), ("connected", 2), ("connected", 2)]
-        forget(modules)
-
-
-def test_a_module_is_imported_only_for_functions_that_use_it(modules: Path) -> None:
-    (modules / "steps_of_test.py").write_text(
-        "FACTOR = 2\ndef made(n): return lambda m: [len(m) * n, __name__]\ndef using(): return lambda m: m * FACTOR\n"
-    )
-    module = main_module("from steps_of_test import made, using\nplain, uses = made(3), using()\n")
-    plain, uses = describe(module.plain), describe(module.uses)
-    forget(modules)
-    assert load(plain)("ab") == [6, "steps_of_test"]
-    assert "steps_of_test" not in sys.modules
-    assert load(uses)(2) == 4
-    assert "steps_of_test" in sys.modules
-
-
-def test_a_module_of_the_current_folder_is_found_for_functions_of_it_that_travel(modules: Path) -> None:
-    (modules / "steps_of_test.py").write_text("FACTOR = 2\ndef using(): return lambda m: m * FACTOR\n")
-    spec = describe(main_module("from steps_of_test import using\nuses = using()\n").uses)
-    forget(modules)
-    sys.path.remove(str(modules))
-    with contextlib.chdir(modules):
-        assert load(spec)(2) == 4
-    assert str(modules) in sys.path
 
 
 def test_a_name_that_is_made_when_it_is_first_needed_is_made_once() -> None:
