@@ -92,7 +92,13 @@ def _abandoned(place: Place, process: subprocess.Popen[bytes], end: Callable[[],
     living = _all.get(process.pid)
     if place.pid != os.getpid() or living is None or living.process is not process:
         return
-    process.terminate()
+    if process.poll() is None:
+        process.terminate()
+        warnings.warn(
+            f'the crew of the group "{place.group}" (process {process.pid}) ends, as nothing names it any more: keep what'
+            " start() returns for as long as it shall consume",
+            stacklevel=2,
+        )
     threading.Thread(target=_ended, args=(process, end), name="rocketcrew-crew-end", daemon=True).start()
 
 

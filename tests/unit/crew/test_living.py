@@ -62,7 +62,10 @@ def test_whose_object_is_collected_is_told_to_end(process: subprocess.Popen[byte
         ended.set()
 
     end_with(owner, PLACE, "shop:count", process, end)
-    del owner
+    with pytest.warns(
+        UserWarning, match=f"process {process.pid}.* ends, as nothing names it any more: keep what start"
+    ):
+        del owner
     assert ended.wait(HELD_S / 2)
     assert process.returncode == -signal.SIGTERM
 
@@ -92,3 +95,4 @@ def test_a_second_with_the_same_embedded_broker_is_refused(process: subprocess.P
     for group in ("g", "other"):
         with pytest.raises(UsageError, match=r"broker has the folder /x/z: close\(\) it first"):
             warned(place._replace(group=group))
+    has_ended(process)
