@@ -244,17 +244,13 @@ def _function_made(code: CodeType, names: dict[str, Any], closure: tuple[CellTyp
 def _attributes(function: FunctionType, module: str) -> Iterator[tuple[str, Any]]:
     """What `_function_made` does not give it."""
     code = function.__code__
-    for name, made in (
-        ("__name__", code.co_name),
-        ("__qualname__", code.co_qualname),
-        ("__module__", module),
-        ("__doc__", None),
-        ("__defaults__", None),
-        ("__kwdefaults__", None),
-        ("__annotations__", {}),
-    ):
+    made: dict[str, object] = {
+        "__name__": code.co_name, "__qualname__": code.co_qualname, "__module__": module, "__doc__": None,
+        "__defaults__": None, "__kwdefaults__": None, "__annotations__": {},
+    }  # fmt: skip
+    for name, given in made.items():
         value = getattr(function, name)
-        if value != made:
+        if value != given:
             yield name, value
     yield from vars(function).items()
 
