@@ -74,14 +74,6 @@ def queues_to_read(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     return sorted(set(found))
 
 
-def is_read(route: TopicRouteData, mq: MessageQueue) -> bool:
-    """Whether `queues_to_read` has this queue."""
-    return any(
-        data.broker_name == mq.broker_name and data.perm & PERM_READ and mq.queue_id < data.read_queue_nums
-        for data in route.queue_datas
-    )
-
-
 def queues_to_write(topic: str, route: TopicRouteData) -> list[MessageQueue]:
     """Every queue that may be written and whose broker has a master, broker by broker; or those of the order setting.
 

@@ -11,7 +11,6 @@ from ..client.clock import wall_ms
 from ..client.cluster import Cluster
 from ..client.operations import Operations
 from ..client.route_cache import RouteCache
-from ..client.routes import is_final
 from ..client.same_cluster import Suspects
 from ..conf.settings import ConsumerSettings
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
@@ -119,8 +118,8 @@ class Beginning:
 
     async def _facts(self, mq: MessageQueue) -> Facts:
         low, high = await self._operations.min_offset(mq), await self._operations.max_offset(mq)
-        route, address = await self._cluster.route(mq.topic), self._cluster.broker_address(mq.broker_name)
-        return Facts(low, high, final=is_final(route, mq.broker_name, address or ""))
+        await self._cluster.route(mq.topic)
+        return Facts(low, high, final=self._cluster.is_final(mq))
 
     async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
         """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they

@@ -19,7 +19,7 @@ from ..client.asking import is_missing_topic, is_refusal
 from ..client.cluster import Cluster
 from ..client.logs import get_logger
 from ..client.operations import BOUND_TIMEOUT_MS, Operations
-from ..client.routes import is_final, is_read
+from ..client.routes import queues_to_read
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, ProtocolError, RocketcrewError, UnreachableError, UsageError, retriable
@@ -249,8 +249,8 @@ class Looker:
 
     async def _is_final(self, mq: MessageQueue) -> bool:
         """Whether a master was asked, by the route that `queues` has just looked up."""
-        route = await self._cluster.route(mq.topic)
-        return is_final(route, mq.broker_name, self._cluster.broker_address(mq.broker_name) or "")
+        await self._cluster.route(mq.topic)
+        return self._cluster.is_final(mq)
 
     async def introduce(self, group: str, queues: Iterable[MessageQueue]) -> None:
         """Make a group known that never had a member: lag tools find a group by its retry topic.
@@ -341,7 +341,7 @@ class Looker:
             away = is_missing_topic(error)
             warn("route_not_renewed", topic=mq.topic, error=str(error))
         else:
-            away = not is_read(route, mq)
+            away = mq not in queues_to_read(mq.topic, route)
         if away and self._goes_on:
             raise AwayError(mq.broker_name, f"no route of topic {mq.topic} names it any more")
 

@@ -14,6 +14,7 @@ from rocketcrew.cli.commands.reconcile import first_others, stored
 from rocketcrew.cli.rerunning import fetch
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.asking import ask
+from rocketcrew.client.cluster import Cluster
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
@@ -35,6 +36,13 @@ MQ = MessageQueue(TOPIC, "embedded", 0)
 KEY = QueueKey("g", TOPIC, "embedded", 0)
 EMPTY = {"suggestWhichBrokerId": "0", "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "4"}
 TOPIC_CONFIG = TopicConfig(TOPIC, read_queue_nums=2, write_queue_nums=2)
+
+
+async def four_sent(broker: EmbeddedBroker, cluster: Cluster) -> None:
+    producer = Producer(cluster, "senders")
+    await Admin(cluster).create_topic(broker.address, TOPIC_CONFIG)
+    for _ in range(4):
+        await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
 
 
 def test_the_record_itself_is_asked_for_and_what_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,10 +88,7 @@ def test_it_looks_on_until_a_broker_gives_a_record_that_is_the_table_s(
 
     async def run() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
-            admin, producer = Admin(cluster), Producer(cluster, "senders")
-            await admin.create_topic(broker.address, TOPIC_CONFIG)
-            for _ in range(4):
-                await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+            await four_sent(broker, cluster)
             times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
             broker.intercepts.append(without_the_first)
             table = {KEY: {at: own_us(at, time_ms * 1000) for at, time_ms in times.items()}}
@@ -100,10 +105,7 @@ def test_all_that_is_asked_for_is_looked_at_where_it_is_wanted_and_the_first_oth
     async def run() -> None:
         embedded = EmbeddedBroker(clock_ms=lambda: next(clock_ms))
         async with embedded as broker, open_cluster(broker.name_server) as cluster:
-            admin, producer = Admin(cluster), Producer(cluster, "senders")
-            await admin.create_topic(broker.address, TOPIC_CONFIG)
-            for _ in range(4):
-                await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+            await four_sent(broker, cluster)
             times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
             table = {KEY: {at: time_ms * 1000 for at, time_ms in times.items()}}
             found = await stored(cluster, {KEY: (0, 2, 3, 7)}, table, each=True)
@@ -158,10 +160,7 @@ def test_brokers_are_asked_in_the_group_s_name_only_where_nobody_else_may_read(
 
     async def run() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
-            admin, producer = Admin(cluster), Producer(cluster, "senders")
-            await admin.create_topic(broker.address, TOPIC_CONFIG)
-            for _ in range(4):
-                await producer.send(OutgoingMessage(TOPIC, b"x"), selector=to_queue(MQ))
+            await four_sent(broker, cluster)
             broker.intercepts.append(refuse_tools)
             wanted = OffsetSet({KEY: IntervalSet.of([(1, 4)])})
 

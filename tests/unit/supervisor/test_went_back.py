@@ -31,6 +31,18 @@ def goes_on(bench: Bench, handle: int, *, final: bool = True) -> None:
     bench.answer(handle, ResponseCode.PULL_NOT_FOUND, bench.pq(handle).next_offset)
 
 
+def one_more_committed(make: Make) -> tuple[Bench, int]:
+    """2 long ago, and 3 just now."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    goes_on(bench, handle)
+    bench.found(handle, [2])
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    assert bench.persist() == [3]
+    return bench, handle
+
+
 def still_for_long(bench: Bench) -> None:
     bench.pass_ms(GONE_S * 1000)
 
@@ -62,13 +74,7 @@ def test_what_a_broker_that_was_away_for_long_forgot_does_not_run_again(
 ) -> None:
     """A hung master's slave serves when the name server has dropped that one, two minutes later: what was finished since the
     slave had fetched the offsets ran again."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    goes_on(bench, handle)
-    bench.found(handle, [2])
-    for chunk in bench.dispatched():
-        bench.done(chunk)
-    assert bench.persist() == [3]
+    bench, _ = one_more_committed(make)
     cut_off(bench)
     bench.take(act.FetchAssignment)
     bench.members([0])
@@ -156,13 +162,7 @@ def test_a_queue_that_is_restarted_in_doubt_tells_the_broker_what_that_forgot(
 ) -> None:
     """Its commit was left behind and taken for done, and all was run again from the older offset. What the group went back to
     when the broker may have forgotten us is a reset, and counts."""
-    bench, handle = running(make)
-    assert bench.persist() == [2]
-    goes_on(bench, handle)
-    bench.found(handle, [2])
-    for chunk in bench.dispatched():
-        bench.done(chunk)
-    assert bench.persist() == [3]
+    bench, handle = one_more_committed(make)
     lost(bench)
     bench.pass_ms(seconds * 1000)
     bench.commits(ok=False)
