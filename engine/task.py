@@ -110,7 +110,9 @@ class Task:
             handler, self._rows, cell=hands.cell, bounds=spec.bounds, clock=time.monotonic_ns, flush=self._flush,
             log=process.log,
         )  # fmt: skip
-        name = f"{spec.prefix}.{partition}.{attempt}"
+        # Of this run: Spark counts attempts anew in each, and an executor that does not know yet that its driver is gone
+        # goes on writing into the same folder.
+        name = f"{spec.prefix}.{spec.run}.{partition}.{attempt}"
         bounds = spec.bounds
         self._segments: SegmentWriter | None = None
         if self._rows is not None:

@@ -104,7 +104,7 @@ def never(message: Message) -> None:
 def spec(function: Any, folder: Path, **more: Any) -> TaskSpec:
     folder.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {
-        "handler": describe(function), "run": str(folder), "prefix": "e1.0", "folder": folder, "group": "g",
+        "handler": describe(function), "run": folder.name, "prefix": "e1.0", "folder": folder, "group": "g",
         "bounds": WorkerBounds(batch_messages_max=4, flush_interval_us=1_000_000, seal_idle_ms=1_000_000),
     }  # fmt: skip
     return TaskSpec(**{**told, **more})

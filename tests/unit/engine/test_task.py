@@ -70,6 +70,14 @@ def test_rows_failures_and_outcomes(tmp_path: Path) -> None:
     assert not list((tmp_path / "hands").iterdir())
 
 
+def test_a_task_whose_driver_is_gone_leaves_the_files_of_the_next_run_alone(tmp_path: Path) -> None:
+    """Its executor has not heard of it; Spark counts attempts anew in each run, and the batch has the same folder."""
+    told = run_task(spec(helpers.count, tmp_path, run="2"), [numbers(4, 6)], 0, 0)
+    run_task(spec(helpers.count, tmp_path, run="1"), [numbers(6, 8)], 0, 0)
+    assert [row["n"] for row in rows_of(tmp_path, told)] == [4]
+    assert [row["offset"] for row in failures_of(tmp_path, told)] == [5]
+
+
 def test_coroutines_run_one_at_a_time_between_their_hooks(tmp_path: Path) -> None:
     HOOKS.clear()
     report = run_task(spec(helpers.count_later, tmp_path), [numbers(0, 3)], 0, 1)
