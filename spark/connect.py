@@ -4,7 +4,7 @@ The session is the server's. It reads staged files by their path where it sees t
 costs nothing; where it does not, the rows travel over the connection. A table that is a folder must be seen by both, because
 its commit is a rename of this process.
 
-What Spark keeps to itself for ten minutes, trying again without a word, is cut to half a minute: then the loader ends with a
+What Spark keeps to itself for ten minutes, trying again without a word, is cut to three quarters of one: then the loader ends with a
 failure that says why, and is started anew.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 import threading
 from collections.abc import Sequence
@@ -41,6 +42,10 @@ RETRIES_MAX = 8
 BACKOFF_MAX_MS = 10_000
 STATIC = "CANNOT_MODIFY_STATIC_CONFIG"
 NO_SUCH_PATH = "PATH_NOT_FOUND"
+PLAIN_ANSWER = "WRONG_VERSION_NUMBER"
+"""What TLS says of an answer that is none of TLS."""
+_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
+"""In the text of an error of gRPC: what it says of itself."""
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 """What makes `pyspark.sql.functions`, in a user's function, those of Connect."""
 FORMAT_CONF = {
@@ -232,14 +237,22 @@ def open_connect(master: str, conf: dict[str, str], start_timeout_s: float = STA
     except Exception as error:
         os.environ.pop(_MODE, None)
         if spark is not None:
-            with contextlib.suppress(Exception):
+            with Deadline(STOP_TIMEOUT_S, give_up), contextlib.suppress(Exception):
                 spark.stop()
-        raise _refused(master, error, start_timeout_s if deadline.passed else 0) from error
+        raise refused(master, error, start_timeout_s if deadline.passed else 0) from error
     return ConnectSession(spark, master)
 
 
-def _refused(master: str, error: Exception, waited_s: float) -> SparkStartError:
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def said_by(error: Exception) -> str:
+    """Why a server gives no session, in a line: of an error of gRPC that stands below a line that tells nothing."""
+    text = str(error)
+    found = _DETAILS.search(text)
+    return found[1] if found else next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+
+
+def refused(master: str, error: Exception, waited_s: float) -> SparkStartError:
+    """Why there is no session at the server, and what to do about it."""
+    said = said_by(error)
     if waited_s:
         said = f"no answer within {waited_s:g} s"
     hint = ""
@@ -247,6 +260,11 @@ def _refused(master: str, error: Exception, waited_s: float) -> SparkStartError:
         hint = ". What spark.conf says of static settings belongs to the start of the server: leave it out here"
     elif "UNAUTHENTICATED" in str(error) or "PERMISSION_DENIED" in str(error):
         hint = ". Give its token: SPARK_CONNECT_AUTHENTICATE_TOKEN in the environment, or /;token=... in spark.master"
+    elif PLAIN_ANSWER in said:
+        hint = (
+            ". It speaks no TLS, and Spark's client does with use_ssl=true, and where it has a token (also in the environment,"
+            " SPARK_CONNECT_AUTHENTICATE_TOKEN): put TLS before the server, or name it localhost if it is on this host"
+        )
     return SparkStartError(
         f"the Spark Connect server {shown(master)} gives no session: {said}{hint}. Results stay safe in their segments"
     )

@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, Str
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import PLAN_TRIGGERS, LoaderConfig
-from rocketcrew.spark.connect import as_told, endpoint, is_remote, open_connect, shown
+from rocketcrew.spark.connect import as_told, endpoint, is_remote, open_connect, refused, shown
 from rocketcrew.spark.errors import SparkStartError
 
 pytest.importorskip("grpc")
@@ -42,6 +42,20 @@ def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
     assert shown("sc://h:1/;use_ssl=true;token=secret") == "sc://h:1"
     assert shown("spark://h:7077") == "spark://h:7077"
     assert shown("sc://user:secret@h:1") == "sc://user:********@h:1"
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "hint"),
+    [
+        ("UNAUTHENTICATED", "Invalid authentication token", "Give its token: SPARK_CONNECT_AUTHENTICATE_TOKEN"),
+        ("UNAVAILABLE", "Tls handshake failed: error:100000f7:WRONG_VERSION_NUMBER: OK", "It speaks no TLS"),
+        ("UNAVAILABLE", "Stream removed", "Results stay safe"),
+    ],
+)
+def test_what_grpc_says_is_passed_on(status: str, details: str, hint: str) -> None:
+    text = f'<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.{status}\n\tdetails = "{details}"\n>'
+    said = str(refused("sc://h:1/;token=secret", RuntimeError(text), 0))
+    assert said.startswith(f"the Spark Connect server sc://h:1 gives no session: {details}. {hint}")
 
 
 def test_nobody_is_there() -> None:
