@@ -42,7 +42,8 @@ def write_key(write_id: str, job: str, query: str | None, batch: str | None) -> 
     """What the keys of one write begin with. `query` and `batch`: of the stream that it is part of, None outside of one.
 
     Inside foreachBatch there may be several writes for one batch, and nothing but their `write_id` tells them apart: a write
-    without one is a `job` of its own, for the same key on different rows would have readers drop one of them.
+    without one is a `job` of its own, for the same key on different rows would have readers drop one of them. With Spark
+    Connect, and in threads that users start there, no task is told of the batch: then its number has to be in `write_id`.
     """
     if not write_id:
         return f"{job}-0"
