@@ -424,6 +424,8 @@ def _environment(settings: SessionSettings, spark_home: Path, shim: Path) -> Gen
         os.environ.update(before)
 
 
+_STACK = re.compile(r"\s*(at \S+\(|\.\.\. \d+ more)")
+"""A line of Java's stacks: twenty of them stand below each line that says something."""
 _NOT_FOUND = re.compile(r"unresolved dependency: ([^:\s]+[#:][^:\s]+[;:][^:\s]+): not found")
 
 
@@ -432,7 +434,7 @@ def why_not_started(settings: SessionSettings, java: Java, error: Exception) -> 
     lines: deque[str] = deque(maxlen=LOG_TAIL_LINES)
     for name in ("jvm.log", "spark.log"):
         with contextlib.suppress(OSError), (settings.folder / name).open(encoding="utf-8", errors="replace") as log:
-            lines.extend(log)
+            lines.extend(line for line in log if not _STACK.match(line))
     said = str(error).strip().splitlines()
     tail = "".join(f"  {line}" for line in lines)
     if missing := sorted({found[1] for line in lines if (found := _NOT_FOUND.search(line))}):

@@ -242,6 +242,20 @@ def test_a_jar_that_maven_does_not_have_is_named_with_those_that_exist(tmp_path:
     assert "Could not reserve enough space" in why_not_started(settings, java, ended)
 
 
+def test_the_lines_that_say_something_are_not_lost_in_the_stacks_below_them(tmp_path: Path) -> None:
+    stack = "\tat io.netty.channel.unix.Socket.finishConnect(Socket.java:361)\n" * 20 + "\t... 53 more\n"
+    (tmp_path / "spark.log").write_text(
+        f"WARN ClientEndpoint: Failed to connect to master 127.0.0.1:1\norg.apache.spark.SparkException: why\n{stack}"
+        f"Caused by: java.net.ConnectException: Connection refused: /127.0.0.1:1\n{stack}"
+    )
+    said = why_not_started(SessionSettings(tmp_path), Java(Path("java"), 17, True, "here"), RuntimeError("ended"))
+    assert said.partition(":\n")[2].splitlines() == [
+        "  WARN ClientEndpoint: Failed to connect to master 127.0.0.1:1",
+        "  org.apache.spark.SparkException: why",
+        "  Caused by: java.net.ConnectException: Connection refused: /127.0.0.1:1",
+    ]
+
+
 class Steps(Work):
     """A loader of two segments: its first step drops its plan, the second loads one, and the third the other."""
 
