@@ -180,9 +180,11 @@ class SparkWriter:
         if self.session is not None and self.session.ends_within(DYING_S):
             return SparkDiedError(self._death())
         said = [line for line in without_rows(str(error)).splitlines() if line.strip()]
+        log = f"More in {self._settings.folder}/spark.log"
+        if self.session is not None and not self.session.jvm_pid:  # none that was started here
+            log = f"The log of {self.session.where} says more"
         return LoaderError(
-            f"the Spark job failed: {' | '.join(said[:3])}{remedy(str(error))}."
-            f" More in {self._settings.folder}/spark.log; the segments stay"
+            f"the Spark job failed: {' | '.join(said[:3])}{remedy(str(error))}. {log}; the segments stay"
         )
 
     def _death(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,8 +13,10 @@ from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, Str
 
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import PLAN_TRIGGERS, LoaderConfig
-from rocketcrew.spark.connect import as_told, endpoint, is_remote, open_connect, refused, shown
-from rocketcrew.spark.errors import SparkStartError
+from rocketcrew.spark.connect import ConnectSession, as_told, endpoint, is_remote, open_connect, refused, shown
+from rocketcrew.spark.errors import LoaderError, SparkStartError
+from rocketcrew.spark.session import SessionSettings
+from rocketcrew.spark.spark_writer import SparkWriter
 
 pytest.importorskip("grpc")
 
@@ -70,6 +73,41 @@ def test_somebody_is_there_and_never_answers() -> None:
             SparkStartError, match=rf"server sc://127\.0\.0\.1:{port} gives no session: no answer within 0.5 s"
         ):
             open_connect(f"sc://127.0.0.1:{port}", {}, start_timeout_s=0.5)
+
+
+class Server:
+    """In place of a session at a server: it takes settings and tags, and answers questions."""
+
+    def __init__(self) -> None:
+        self.conf = self
+
+    def set(self, name: str, value: str) -> None:
+        del name, value
+
+    def get(self, name: str) -> str:
+        return name
+
+    def getTags(self) -> set[str]:  # noqa: N802 - Spark's name
+        return {"rocketcrew"}
+
+    def addTag(self, tag: str) -> None:  # noqa: N802 - Spark's name
+        del tag
+
+
+def test_a_job_that_fails_there_names_no_log_of_ours(tmp_path: Path) -> None:
+    server: Any = Server()
+    settings = SessionSettings(tmp_path, "sc://h:1/;token=secret")
+    writer = SparkWriter(settings, 0, opening=lambda _: ConnectSession(server, settings.master))
+    writer.start()
+
+    def job(*_: object) -> None:
+        raise RuntimeError("no room")
+
+    with pytest.raises(LoaderError) as failed:
+        writer.job("a job", job)
+    assert str(failed.value) == (
+        "the Spark job failed: no room. The log of the Spark Connect server sc://h:1 says more; the segments stay"
+    )
 
 
 @pytest.mark.parametrize(("format_", "target"), [("iceberg-spark", "table"), ("parquet", "hdfs://name:8020/table")])
