@@ -1,4 +1,4 @@
-"""How a stream gets on: one line for each batch, how much still waits at the brokers, and why a query failed. Pure."""
+"""How a stream gets on: one line for each batch, how much still waits, that no task runs, why a query failed. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from ..source.lags import stream_lag
 REASON_MAX = 2_000
 LINES_MAX = 4
 """Of a failure that is none of ours: then its first ones say the most."""
+IDLE_S = 60.0
+"""An executor may take half a minute to start."""
 _OURS = re.compile(r"^\s*(?:rocketcrew(?:\.\w+)+: |(?=rocketmq: ))(.+)")
 """The last line of a traceback that ends in an error of ours."""
 
@@ -31,6 +33,25 @@ def told(progress: Mapping[str, Any]) -> dict[str, object]:
     if waiting and rate:
         found["seconds_left"] = round(waiting / rate, 1)
     return found
+
+
+class Idle:
+    """Notices that Spark has tasks to run and runs none of them."""
+
+    def __init__(self) -> None:
+        self._since_s = -1.0
+        self._told = False
+
+    def look(self, now_s: float, left: int, active: int) -> bool:
+        """Whether to tell of it: once, however long it lasts. `left`: tasks that are not done; `active`: those that run."""
+        if active or not left:
+            self._since_s, self._told = -1.0, False
+            return False
+        if self._since_s < 0:
+            self._since_s = now_s
+        tells = not self._told and now_s - self._since_s >= IDLE_S
+        self._told = self._told or tells
+        return tells
 
 
 def reason_of(failure: str) -> str:

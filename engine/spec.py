@@ -24,8 +24,8 @@ class TaskSpec:
     """One job's tasks. `folder` and everything in it is seen by the driver and by every executor at the same path.
 
     `group` and the topics of `tags` are as brokers know them. `run` names the run: a Python process sets the handler up once
-    for each, and its files have it in their names behind `prefix`. `after`: the first message that is not done yet, of queues (with topics as
-    the source has them) whose range begins with some that are. `seen`: note the origin of every message, for a comparison.
+    for each. Files are named by `prefix` and run. `after`: the first message that is not done yet, of queues (with topics
+    as the source has them) whose range begins with some that are. `seen`: note the origin of every message, for a comparison.
     """
 
     handler: HandlerSpec

@@ -38,7 +38,7 @@ from .beginning import Beginning
 from .fitting import check_handler, check_settings
 from .home import Home, own_files
 from .options import stream_options, tags_by_topic, task_bounds, topics_of
-from .progress import reason_of, told
+from .progress import Idle, reason_of, told
 from .sending import FailureSender
 from .shipping import ship
 from .spec import RECORD_SCHEMA, TaskSpec
@@ -182,38 +182,37 @@ class Stream:
             return EXIT_FINE
         session = self._writer.session
         assert session is not None, "start() makes a session or raises"
-        self._table = Table(self._config, self._staging, self._writer, self._home.table_batch)
-        self._table.recover()
-        spark: Any = session.spark
-        sent = ship(spark.sparkContext, self._spec.handler.module, settings.engine.py_files, self._home.ship)
-        partitions = settings.engine.partitions or int(spark.sparkContext.defaultParallelism)
-        batches = self._batches(self._table)
-        stream = spark.readStream.format("rocketmq").schema(RECORD_SCHEMA)
-        stream = stream.options(**stream_options(settings, self._link.access, starting, partitions)).load()
-        if self._stop.asked():
-            return EXIT_FINE
-        query = (
-            stream.writeStream.foreachBatch(self._guarded(batches.run))
-            .option("checkpointLocation", spark_path(self._home.checkpoint))
-            .trigger(processingTime=f"{settings.engine.trigger_interval_ms} milliseconds")
-            .start()
-        )
+        with asking(self._writer):
+            self._table = Table(self._config, self._staging, self._writer, self._home.table_batch)
+            self._table.recover()
+            spark: Any = session.spark
+            sent = ship(spark.sparkContext, self._spec.handler.module, settings.engine.py_files, self._home.ship)
+            partitions = settings.engine.partitions or int(spark.sparkContext.defaultParallelism)
+            batches = self._batches(self._table)
+            stream = spark.readStream.format("rocketmq").schema(RECORD_SCHEMA)
+            stream = stream.options(**stream_options(settings, self._link.access, starting, partitions)).load()
+            if self._stop.asked():
+                return EXIT_FINE
+            query = (
+                stream.writeStream.foreachBatch(self._guarded(batches.run))
+                .option("checkpointLocation", spark_path(self._home.checkpoint))
+                .trigger(processingTime=f"{settings.engine.trigger_interval_ms} milliseconds")
+                .start()
+            )
         _log.info("engine_runs", master=self._config.master, topics=topics, group=self._spec.group, partitions=partitions,
                   jvm_pid=session.jvm_pid, table=str(self._config.target), shipped=sent)  # fmt: skip
-        seen = -1
+        seen, idle = -1, Idle()
         while self._active(query) and not self._stop.asked():
             self._writer.check()
             seen = tell_progress(query, seen)
+            tell_idle(idle, spark.sparkContext)
             self._stop.wait(LOOK_S)
         return self._end(query, spark.sparkContext)
 
     def _active(self, query: Any) -> bool:
         """Whether the query runs. Raises SparkDiedError when there is no JVM left to ask."""
-        try:
+        with asking(self._writer):
             return bool(query.isActive)
-        except Exception:
-            self._writer.check()
-            raise
 
     def _batches(self, table: Table) -> Batches:
         settings = self._settings
@@ -272,7 +271,7 @@ class Stream:
 
     def _raise_failure(self, query: Any) -> None:
         """The query has ended by itself, which it never does in order."""
-        self._writer.check()
+        self._writer.check_dying()
         if isinstance(self._error, RocketcrewError | OSError):
             raise self._error
         text = str(self._error or query.exception() or "the query has ended")
@@ -292,6 +291,18 @@ class Stream:
         self._staging.unlock()
 
 
+@contextlib.contextmanager
+def asking(writer: SparkWriter) -> Generator[None]:
+    """Around what Spark is asked for. Raises SparkDiedError where there is no JVM left to answer, or one that ends now."""
+    try:
+        yield
+    except RocketcrewError:
+        raise
+    except Exception:
+        writer.check_dying()
+        raise
+
+
 def tell_progress(query: Any, seen: int) -> int:
     """Log the last batch that Spark has noted, unless it is number `seen`; the number of the last one that was looked at."""
     try:
@@ -303,6 +314,24 @@ def tell_progress(query: Any, seen: int) -> int:
         _log.debug("no_progress", error=str(error))
         return seen
     return batch
+
+
+def tell_idle(idle: Idle, context: Any) -> None:
+    """Log that Spark has no executor for the tasks of its jobs: it waits for one, and says so to nobody."""
+    left = active = 0
+    try:
+        tracker = context.statusTracker()
+        for number in tracker.getActiveJobsIds():
+            job = tracker.getJobInfo(number)
+            for stage in job.stageIds if job is not None else ():
+                one = tracker.getStageInfo(stage)
+                if one is not None:
+                    left, active = left + one.numTasks - one.numCompletedTasks, active + one.numActiveTasks
+    except Exception as error:  # noqa: BLE001  as above
+        _log.debug("no_progress", error=str(error))
+    if idle.look(time.monotonic(), left, active):
+        _log.warning("no_task_runs", tasks=left, hint="no executor takes them: see that the cluster has cores and memory for "
+                     "one (spark.executor.cores, spark.executor.memory), and that it can start")  # fmt: skip
 
 
 class EngineError(RocketcrewError):

@@ -4,8 +4,8 @@ The session is the server's. It reads staged files by their path where it sees t
 costs nothing; where it does not, the rows travel over the connection. A table that is a folder must be seen by both, because
 its commit is a rename of this process.
 
-What Spark keeps to itself for ten minutes, trying again without a word, is cut to three quarters of one: then the loader ends with a
-failure that says why, and is started anew.
+What Spark keeps to itself for ten minutes, trying again without a word, is cut to 45 s: then the loader ends with a failure
+that says why, and is started anew.
 """
 
 from __future__ import annotations
@@ -262,8 +262,8 @@ def refused(master: str, error: Exception, waited_s: float) -> SparkStartError:
         hint = ". Give its token: SPARK_CONNECT_AUTHENTICATE_TOKEN in the environment, or /;token=... in spark.master"
     elif PLAIN_ANSWER in said:
         hint = (
-            ". It speaks no TLS, and Spark's client does with use_ssl=true, and where it has a token (also in the environment,"
-            " SPARK_CONNECT_AUTHENTICATE_TOKEN): put TLS before the server, or name it localhost if it is on this host"
+            ". It speaks no TLS, and Spark's client does with use_ssl=true, and where it has a token (the environment may"
+            " have one in SPARK_CONNECT_AUTHENTICATE_TOKEN): put TLS before it, or name it localhost if it is on this host"
         )
     return SparkStartError(
         f"the Spark Connect server {shown(master)} gives no session: {said}{hint}. Results stay safe in their segments"

@@ -87,6 +87,11 @@ class SparkWriter:
         elif not self.session.alive():
             raise SparkDiedError(self._death())
 
+    def check_dying(self) -> None:
+        """The same, after Spark gave no answer: a JVM that dies breaks its connections before it is seen to be gone."""
+        if self.session is not None and self.session.ends_within(DYING_S):
+            raise SparkDiedError(self._death())
+
     def start(self) -> None:
         """Start Spark if it does not run yet. Raises SparkStartError, SparkDiedError when it ran and is gone."""
         self.check()

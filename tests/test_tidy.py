@@ -481,7 +481,6 @@ def test_functions_are_short() -> None:
 
 SMALL_LINES = 60
 SMALL: dict[str, str] = {
-    "engine/progress.py": "pure, beside stream.py that talks to Spark",
     "source/lags.py": "pure, and the part that users import in a listener of their own",
     "source/progress.py": "pure, beside pulling.py that talks to brokers",
     "spark/iceberg_rest.py": "a class of pyiceberg's, which is imported where a table is in a REST catalog",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.engine.progress import reason_of, told
+from rocketcrew.engine.progress import IDLE_S, Idle, reason_of, told
 
 END = '{"orders": {"a": {"0": 10, "1": 5}}}'
 
@@ -55,3 +55,16 @@ def test_the_reason_of_a_failed_query_is_our_own_error(line: str, reason: str) -
 
 def test_a_failure_of_others_says_its_first_lines() -> None:
     assert reason_of("one\n\ntwo\nthree\nfour\nfive") == "one | two | three | four"
+
+
+def test_that_no_task_runs_is_told_once_for_each_time() -> None:
+    idle = Idle()
+    assert not idle.look(0, left=4, active=0)
+    assert not idle.look(IDLE_S - 1, left=4, active=0)
+    assert idle.look(IDLE_S, left=4, active=0)
+    assert not idle.look(3 * IDLE_S, left=4, active=0)
+    assert not idle.look(3 * IDLE_S + 1, left=4, active=2)
+    assert not idle.look(3 * IDLE_S + 2, left=2, active=0)
+    assert not idle.look(4 * IDLE_S + 2, left=0, active=0)
+    assert not idle.look(5 * IDLE_S, left=2, active=0)
+    assert idle.look(6 * IDLE_S, left=2, active=0)

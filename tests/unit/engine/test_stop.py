@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import logging
 import threading
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rocketcrew.engine.stream import CALLBACKS_LOGGER, LOOK_S, Stop, stop_signals
+from rocketcrew.engine.stream import CALLBACKS_LOGGER, LOOK_S, Stop, asking, stop_signals
+from rocketcrew.spark.errors import SparkDiedError
+from rocketcrew.spark.session import SessionSettings
+from rocketcrew.spark.spark_writer import SparkWriter
 
 LONG_S = 60.0
 
@@ -53,3 +58,28 @@ def test_of_calls_that_fail_once_a_stop_is_asked_for_py4j_logs_nothing(caplog: p
         callbacks.error("no batch is begun")
     callbacks.error("later")
     assert caplog.messages == ["a batch failed", "later"]
+
+
+class Dying:
+    """In place of a session whose JVM ends: its connections are gone, and the process is still there for a moment."""
+
+    where, jvm_pid = "Spark's JVM", 1
+
+    def __init__(self, *, ends: bool) -> None:
+        self._ends = ends
+
+    def alive(self) -> bool:
+        return True
+
+    def ends_within(self, seconds: float) -> bool:
+        del seconds
+        return self._ends
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(True, SparkDiedError), (False, ConnectionRefusedError)])
+def test_a_jvm_that_is_about_to_be_gone_is_told_as_gone(ends: bool, expected: type[Exception], tmp_path: Path) -> None:
+    writer = SparkWriter(SessionSettings(tmp_path), 0)
+    session: Any = Dying(ends=ends)
+    writer.session = session
+    with pytest.raises(expected), asking(writer):
+        raise ConnectionRefusedError

@@ -56,7 +56,9 @@ def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
     ],
 )
 def test_what_grpc_says_is_passed_on(status: str, details: str, hint: str) -> None:
-    text = f'<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.{status}\n\tdetails = "{details}"\n>'
+    text = (
+        f'<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.{status}\n\tdetails = "{details}"\n>'
+    )
     said = str(refused("sc://h:1/;token=secret", RuntimeError(text), 0))
     assert said.startswith(f"the Spark Connect server sc://h:1 gives no session: {details}. {hint}")
 
