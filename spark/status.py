@@ -25,6 +25,7 @@ COMMIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _BOUNDS: Final = (*map(str, COMMIT_S), "+Inf")
 TOPICS_MAX: Final = 200
 """Topics that are noted; more are as good as all, and the file is written every second."""
+_OF_TABLE: Final = ("batch_id", "plan", "table", "topics", "batches_total", "rows_total")
 STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"
 
 
@@ -36,7 +37,8 @@ class LoaderStatus:
     `plan`: the id of the plan that became that batch; `table`: the id of that table (TableState). Empty: not known.
     `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
     `topics`: those of the table, as of the last batch that this folder loaded; `topics_lost`: those of which batches may be
-    lost. None: it can be any.
+    lost. None: it can be any. `known_of`: the target of which all these are known, until it is known whether what is at
+    `target` is that table, moved.
     `*_total` count over all runs, the others since this start. `commit_buckets`, over all runs: commits by the bound, as
     text in seconds, that their time is not above. `last`: the figures of the last batch. `waiting`: what lies in ready/.
     `running`: how far the batch in work is, every few seconds; empty when there is none. `jvm_pid`: 0 until Spark runs.
@@ -55,6 +57,7 @@ class LoaderStatus:
     batch_id: int = 0
     plan: str = ""
     table: str = ""
+    known_of: str = ""
     batches_total: int = 0
     batches_lost: int = 0
     topics: list[str] | None = None
@@ -82,6 +85,10 @@ class LoaderStatus:
         """Whether a loader of the folder has found or made batches of the target, or missed some."""
         return bool(self.batch_id or self.batches_total or self.batches_lost)
 
+    def is_of(self, table: str) -> bool:
+        """Whether the batches are of the table with this id, wherever it is now. An empty one tells nothing."""
+        return table != "" and self.table == table
+
     def committed(self, seconds: float) -> None:
         """Count one more commit."""
         self.commit_buckets[_BOUNDS[bisect_left(COMMIT_S, seconds)]] += 1
@@ -92,22 +99,35 @@ class StatusFile:
     """Reads what an earlier run left, then writes this run's status."""
 
     def __init__(self, staging: Path, target: str) -> None:
-        """Takes over the totals of an earlier run with the same target."""
+        """Takes over the totals of an earlier run; `found` drops them where they are of another table."""
         self._path = staging / LOADER_STATUS_FILE
         before = read_status(self._path)
-        self.status = LoaderStatus(target=target)
+        self.status = LoaderStatus(target=target, known_of=target)
         if before is not None:
             self.status.restarts = before.restarts + (before.state != STOPPED)
             # Also with another target: a table may be moved, and what it lacks would count as explained from then on.
             self.status.batches_lost, self.status.topics_lost = before.batches_lost, before.topics_lost
-            if before.target == self.status.target:
-                self.status.batch_id, self.status.topics = before.batch_id, before.topics
-                self.status.plan, self.status.table = before.plan, before.table
-                self.status.batches_total = before.batches_total
-                self.status.rows_total = before.rows_total
-                if self.status.commit_buckets.keys() == before.commit_buckets.keys():
-                    self.status.commit_buckets = before.commit_buckets
-                    self.status.commit_seconds_total = before.commit_seconds_total
+            self.status.known_of = before.known_of or before.target
+            self._take(before)
+
+    @property
+    def moved(self) -> bool:
+        """Whether it is not known yet if the table at the target is the one whose totals these are."""
+        return self.status.known_of != self.status.target
+
+    def found(self, table: str) -> None:
+        """The table at the target has this id (TableState): if another one was known elsewhere, that is forgotten."""
+        if self.moved and not self.status.is_of(table):
+            self._take(LoaderStatus())
+        self.status.known_of = self.status.target
+
+    def _take(self, told: LoaderStatus) -> None:
+        """What is told of a table there."""
+        for name in _OF_TABLE:
+            setattr(self.status, name, getattr(told, name))
+        if told.commit_buckets.keys() == self.status.commit_buckets.keys():
+            self.status.commit_buckets = told.commit_buckets
+            self.status.commit_seconds_total = told.commit_seconds_total
 
     def take_on(self, batch: int, lost: int, topics: list[str] | None, table: str = "", plan: str = "") -> None:
         """Go on with a table that is at `batch`, though it was further by so many, which may be of these topics."""

@@ -94,7 +94,6 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     stagings = list({root.resolve(): root for root in stagings}.values())
-    ours = _statuses_of(table, stagings)
     noted, waiting, settled, later = _staged(stagings)
     aside, unknown, apart = _quarantined(stagings)
     broken = later + unknown
@@ -108,6 +107,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
                 broken.append(str(error))
             except (OSError, pa.ArrowException) as error:
                 broken.append(unreadable(file, error, iceberg=is_iceberg(table)))
+    ours = _statuses_of(table, ledger.state.table, stagings)
     newest, needless = ledger.state.epochs, tuple[str, ...]()
     if apart:
         needless = tuple(str(file) for file in apart if _is_loaded(table, file, presence.present()))
@@ -140,10 +140,13 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     return facts, broken
 
 
-def _statuses_of(table: Place, stagings: Sequence[Path]) -> list[LoaderStatus]:
-    """What the loaders of these folders say of this table."""
+def _statuses_of(table: Place, table_id: str, stagings: Sequence[Path]) -> list[LoaderStatus]:
+    """What the loaders of these folders say of this table, which may have been moved since."""
     told = [read_status(root / LOADER_STATUS_FILE) for root in stagings]
-    return [one for one in told if one is not None and _is_of(one.target, table)]
+    return [
+        one for one in told
+        if one is not None and (_is_of(one.known_of or one.target, table) or one.is_of(table_id))
+    ]  # fmt: skip
 
 
 def _is_of(target: str, table: Place) -> bool:

@@ -25,7 +25,7 @@ from ..client.clock import wall_ms
 from ..client.logs import get_logger
 from ..conf.exit_codes import EXIT_FAILURE, EXIT_FINE
 from ..conf.limits import is_no_thread, used_up, with_remedy
-from ..conf.segment_format import LOADER_STATUS_FILE, READY_DIR
+from ..conf.segment_format import READY_DIR
 from ..durable.room import NO_ROOM
 from ..remoting.errors import RocketcrewError, UsageError
 from .config import LoaderConfig
@@ -45,7 +45,6 @@ from .status import (
     StatusFile,
     batches_made,
     is_another,
-    read_status,
     topics_of,
 )
 from .targets.delta import DeltaTarget
@@ -182,13 +181,12 @@ class Work:
         stagings = self._stagings = [Staging(folder) for folder in config.stagings]
         for staging in stagings:
             staging.lock()
-        if config.table_replaced:
-            refuse_unknown_table(config)
         self._statuses = [self._status_of(staging) for staging in stagings]
         with (
             ThreadPoolExecutor(max(2, config.cores), "loader") as threads,
             closing(self._target_of(config, self._writer, threads)) as target,
         ):
+            self._tell_table(target)
             desks = [
                 Desk(self._loader_of(staging, target, threads, status), status)
                 for staging, status in zip(stagings, self._statuses, strict=True)
@@ -218,6 +216,16 @@ class Work:
     def _loader_of(self, staging: Staging, target: Target, threads: Executor, status: StatusFile) -> Loader:
         lost = status.status.batches_lost > 0
         return make_loader(self._config, staging, target, threads, self._at_point, batches_lost=lost)
+
+    def _tell_table(self, target: Target) -> None:
+        """Whether what is known is of the table at the target: one that was moved there goes on as it was."""
+        if not (self._config.table_replaced or any(status.moved for status in self._statuses)):
+            return
+        table = target.state().table
+        if self._config.table_replaced:
+            refuse_unknown_table(self._statuses, table)
+        for status in self._statuses:
+            status.found(table)
 
     def _take_on(self, state: TableState) -> None:
         """Go on with the table as it is, where our folders' loaders have made more batches, or those of another one."""
@@ -401,13 +409,12 @@ class Work:
                 self._log.error("status_not_written", error=str(failure))
 
 
-def refuse_unknown_table(config: LoaderConfig) -> None:
-    """Raise UsageError where no loader of the folders knows anything of the table: another one would be filled, and what is
-    known of the right one would be forgotten. Nothing was written yet."""
-    told = (read_status(folder / LOADER_STATUS_FILE) for folder in config.stagings)
-    if not any(one is not None and one.target == config.shown_identity and one.knows_batches for one in told):
+def refuse_unknown_table(statuses: Sequence[StatusFile], table: str) -> None:
+    """Raise UsageError where no loader of the folders knows anything of the table, of which `table` is the id: another one
+    would be filled, and what is known of the right one would be forgotten. No table was begun yet."""
+    if not any(one.status.knows_batches and (not one.moved or one.status.is_of(table)) for one in statuses):
         raise UsageError(
-            f"nothing is known of an earlier table at {config.shown_identity}: is this the right one (spark.target,"
+            f"nothing is known of an earlier table at {statuses[0].status.target}: is this the right one (spark.target,"
             " spark.options)? Without --table-replaced it is filled as it is"
         )
 

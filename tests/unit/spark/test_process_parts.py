@@ -156,8 +156,9 @@ def test_status_carries_totals_over_and_counts_unclean_ends(tmp_path: Path) -> N
     second.status.state = FAILED
     second.write(124)
     assert StatusFile(tmp_path, target).status.restarts == 1
-    other = StatusFile(tmp_path, "other table").status
-    assert (other.rows_total, other.batch_id, sum(other.commit_buckets.values())) == (0, 0, 0)
+    other = StatusFile(tmp_path, "other table")
+    other.found("")
+    assert (other.status.rows_total, other.status.batch_id, sum(other.status.commit_buckets.values())) == (0, 0, 0)
     status = read_status(tmp_path / "loader.json")
     assert status is not None
     assert status.updated_ms == 124

@@ -152,6 +152,46 @@ def test_lost_batches_are_known_of_a_table_that_was_moved_since(world: World, tm
     assert (report.batches_lost, fates(report)[Fate.UNKNOWN]) == (2, ((0, 2),))
 
 
+@pytest.mark.parametrize("format_", ["pyarrow", "deltalake"])
+def test_a_backup_that_was_put_at_another_place(world: World, tmp_path: Path, format_: str) -> None:
+    """A table is known by its id: else what it lacks of later topics would count as from before the group."""
+    assert load(world, format_, 0, 1) == ""
+    shutil.copytree(world.table, tmp_path / "backup")
+    bills = ORDERS._replace(topic="bills")
+    world.seal([world.helpers.Record(0, topic="bills")])
+    assert load(world, format_) == ""
+    shutil.rmtree(world.table)
+    world.table = tmp_path / "backup"
+    ends = {ORDERS: QueueEnds(0, 2, 2), bills: QueueEnds(0, 1, 1)}
+    assert reconcile(table_facts(world.table, world.roots[:1])[0], ends).batches == (1, 2), (
+        "before a loader has seen it"
+    )
+    for _ in range(2):
+        error = load(world, format_, 2)
+        assert error.startswith(
+            "the table had reached batch 2, and is now at 1: it was removed, replaced or taken back. "
+        )
+    as_said(world, tmp_path, error)
+    report = reconcile(table_facts(world.table, world.roots[:1])[0], ends)
+    assert (report.batches_lost, fates(report, bills)) == (1, {Fate.UNKNOWN: ((0, 1),)})
+
+
+def test_a_table_that_was_moved_goes_on_and_another_one_begins(world: World, tmp_path: Path) -> None:
+    for offset in range(2):
+        assert load(world, "pyarrow", offset) == ""
+    world.table = world.table.rename(tmp_path / "moved")
+    assert load(world, "pyarrow", 2) == ""
+    told = read_status(world.roots[0] / "loader.json")
+    assert told is not None
+    assert (told.batch_id, told.batches_total) == (3, 3)
+    assert compared(world, 3).fine
+    world.table = tmp_path / "new"
+    assert load(world, "pyarrow", 3) == ""
+    told = read_status(world.roots[0] / "loader.json")
+    assert told is not None
+    assert (told.batch_id, told.batches_total, told.known_of) == (1, 1, str(world.table))
+
+
 def test_the_gaps_of_lost_batches_do_not_end_later_loaders(world: World, tmp_path: Path) -> None:
     """The supervisor says only after the command that it has finished the records, or once more."""
     assert load(world, "pyarrow", 0, 1) == ""
