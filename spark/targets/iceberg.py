@@ -251,7 +251,8 @@ class IcebergTarget:
             raise LoaderError(
                 f"{self.path} has the Iceberg table {found.table} of the catalog {found}, and the catalog {self._spec} does"
                 f" not know {self._spec.table}: put that catalog back, or set spark.options as they were, or have the"
-                " newest file of metadata/ registered (register_table of pyiceberg). The segments stay"
+                " newest file of metadata/ registered (register_table of pyiceberg). A folder that was moved goes back to its"
+                " place, which Iceberg's files name. The segments stay"
             )
         # A loader that died while it made the table has left a state and metadata that no catalog knows.
         begun = 1 in tried_batches(self.path)
