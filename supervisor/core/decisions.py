@@ -315,9 +315,13 @@ class Core:
     def _rebalance(self, now: float) -> None:
         """A broker's notice can come before the answer to our first heartbeat: nothing is opened by a start that may yet
         fail, and the start itself rebalances. Each broker sends one for each member that joins: one look-up for all that come
-        within a moment, and after the last of them, so that it finds what they tell of."""
+        within a moment, and after the last of them, so that it finds what they tell of.
+
+        Who has joined asks for the group's offsets within milliseconds, long before a queue of ours leaves: all that is
+        finished and not committed by then runs twice, so it is committed now."""
         if self._started and not self._noticed:
             self._noticed = True
+            self.assigning.persist_all(now)
             self.state.at(now + NOTICES_S, self._rebalance_noticed)
 
     def _rebalance_noticed(self, now: float) -> None:

@@ -149,6 +149,20 @@ def test_notices_that_come_together_are_one_look_up_a_topic(make: Callable[..., 
     assert len(bench.take(act.FetchAssignment)) == len(topics)
 
 
+def test_what_is_finished_is_committed_as_soon_as_members_change(bench: Bench) -> None:
+    """Whoever joins asks for the group's offset while we still ask who the members are."""
+    (handle,) = bench.open(0)
+    bench.core.handle(ev.Start(), bench.now)
+    bench.worker("w1")
+    bench.found(handle, range(2))
+    for chunk in bench.dispatched():
+        bench.done(chunk)
+    bench.none(act.Commit)
+    bench.core.handle(ev.Rebalance(), bench.now)
+    bench.core.handle(ev.Rebalance(), bench.now)  # of another broker
+    assert bench.commits() == [2]
+
+
 def test_a_look_up_that_is_never_answered_is_given_up(bench: Bench) -> None:
     bench.core.handle(ev.Start(), bench.now)
     bench.one(act.FetchAssignment)
