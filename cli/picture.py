@@ -31,6 +31,7 @@ def head_of(found: dict[str, Any], known: Sequence[str] = ()) -> list[str]:
         f"workers {found['ready_workers']} of {staff['workers']}  code generation {staff['generation']}{reload}",
     ]
     head.append(_lag(found, known))
+    head.extend(_last_failure(found))
     subscribed = [
         topic if wish["filter"] == "*" else f"{topic}:{_kind(wish['type'])}{wish['filter']}"
         for topic, wish in sorted(found["subscriptions"].items())
@@ -63,6 +64,17 @@ def _lag(found: dict[str, Any], known: Sequence[str]) -> str:
         return lag
     ask = _asking("lag", found, known)
     return f"{lag}, without what is popped: {ask}" if found["queues"] else f"lag of what is popped: {ask}"
+
+
+def _last_failure(found: dict[str, Any]) -> list[str]:
+    """Why messages fail: while all of them go back for a retry there is no lag, and no dead letter for hours."""
+    if not found.get("recent_failures"):
+        return []
+    newest = found["recent_failures"][0]
+    error = newest["error"].partition("\n")[0]
+    became = newest["outcome"].replace("_", " ") + (f", {newest['times']} times" if newest["times"] > 1 else "")
+    place = f"{newest['topic']}/{newest['broker']}/{newest['queue_id']}@{newest['offset']}"
+    return [f"last failure {newest['age_s']:.0f} s ago ({became}): {place} {error}"]
 
 
 def _troubles(found: dict[str, Any], known: Sequence[str]) -> list[str]:
