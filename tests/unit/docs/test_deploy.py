@@ -97,6 +97,17 @@ def test_every_metric_that_is_asked_for_is_exported() -> None:
         assert named(query) <= known, query
 
 
+def test_every_way_in_which_a_group_gets_nothing_done_has_an_alert() -> None:
+    """Each alone keeps the lag small or steady: all fails and goes back, all hangs, nobody is there, messages are passed over."""
+    (alerts,) = documents("grafana/alerts.yaml")
+    asked = [named(rule["expr"]) for group in alerts["groups"] for rule in group["rules"]]
+    failed, done = "rocketcrew_failed_messages_total", "rocketcrew_done_messages_total"
+    assert {failed, done} in asked
+    assert {failed, done, "rocketcrew_filtered_messages_total", "rocketmq_consumer_lag_messages"} in asked
+    assert {"rocketcrew_undelivered_messages_total"} in asked
+    assert any("rocketcrew_ready_workers" in query and " unless " in query for query in queries())
+
+
 def test_metrics_are_asked_for_by_the_labels_that_they_have() -> None:
     """RocketMQ's names have consumer_group, ours have group."""
     for query in queries():
