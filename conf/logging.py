@@ -63,6 +63,7 @@ OF_MESSAGES = frozenset(
         "filter_failed", "key_function_failed", "consume_hook_failed", "send_hook_failed", "taken_as_success",
         "invisible_time_not_changed", "traces_not_sent", "drain_deadline", "drain_cut_short",
         "pop_refused", "request_failed", "journal_write_failed", "local_offsets_not_written",
+        "send_back_refused", "dead_letter_refused",
     }
 )  # fmt: skip
 """Events of a fault that is not a message's own and that each message meets again: a filter, a hook, a full disk. What fails
