@@ -8,8 +8,8 @@ Run: every event (a socket, a timer, a worker) is given to the core, and what th
 first the journal takes the settles, then everything else in order.
 
 Stop (TERM, INT): the core drains, commits and ends every queue within its deadline, because an offset committed late is a
-message repeated; then the workers seal and leave; then the member signs off, so that the group rebalances at once and
-finds our offsets; the loader last, since it may take its time. Another signal forces: what is unfinished will repeat.
+message repeated; then the member signs off, so that the group rebalances at once and finds our offsets, while the workers
+seal and leave; the loader last, since it may take its time. Another signal forces: what is unfinished will repeat.
 """
 
 from __future__ import annotations
@@ -556,10 +556,14 @@ class Supervisor:
             return await self._force()
         loaded_for_s = max(0.0, self._loop.time() - loading_from)
         try:
+            # Every queue has ended, and its offset is committed. Others may have them now: teardown hooks, and a call that
+            # was given up, may take workers seconds to end.
+            signed_off = asyncio.ensure_future(self._member.sign_off())
             killed = await self._pool.stop(WORKER_STOP_MS)
             self.acted()
             await take_each(
                 self._sealing.end,
+                lambda: signed_off,
                 self._leave_group,
                 lambda: self._loader.stop(self._not_loaded(), self._forced, loaded_for_s),
                 lambda: self._lifecycle.finish(HOOKS_STOP_S),
@@ -597,7 +601,7 @@ class Supervisor:
         self.acted()
         await self._commit_finished()
         try:
-            await self._member.stop()
+            await take_each(self._member.sign_off, self._member.stop)
         finally:
             await self._force()
         raise self._pool.why_none()

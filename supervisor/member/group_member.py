@@ -177,21 +177,23 @@ class GroupMember:
             await self._heartbeats.send()
         except BaseException:
             if self._heartbeats.known_to_any():
-                await self._sign_off()
+                await self.sign_off()
             raise
         self._heartbeats.arm()
         self._group_watch.arm()
         self._routes.arm()
         self._queue_ends.arm()
 
-    async def stop(self) -> None:
-        """Sign off from every broker, so that the group rebalances at once, and close."""
+    async def sign_off(self) -> None:
+        """Leave the group at every broker, so that it rebalances at once. Connections stay open, for locks that are given up
+        when an ordered call has ended."""
         self._disarm()
-        traces = () if self._traces is None else (self._traces.close,)
-        await take_each(*traces, self._sign_off, self.kill)
-
-    async def _sign_off(self) -> None:
         await self._heartbeats.sign_off(self._client_id, self._group, INNER_PRODUCER_GROUP)
+
+    async def stop(self) -> None:
+        """After the sign-off: send the traces that are left, and close."""
+        traces = () if self._traces is None else (self._traces.close,)
+        await take_each(*traces, self.kill)
 
     async def kill(self) -> None:
         """Close every connection now."""

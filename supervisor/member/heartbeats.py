@@ -58,6 +58,7 @@ class Heartbeats:
         self._armed = False
         self._running = False
         self._again = False
+        self._signed_off = False
 
     def arm(self) -> None:
         """Send them at the interval from now on, and to every new connection."""
@@ -75,7 +76,9 @@ class Heartbeats:
         self.arm()
 
     def now(self) -> None:
-        """Send a round soon: at once, or after the one that runs."""
+        """Send a round soon: at once, or after the one that runs. None after the sign-off: it would join the group again."""
+        if self._signed_off:
+            return
         if self._running:
             self._again = True
         else:
@@ -200,6 +203,7 @@ class Heartbeats:
 
     async def sign_off(self, client_id: str, group: str, producer_group: str | None = None) -> None:
         """Sign off at every broker, so that the group rebalances at once. Brokers that are away find out alone."""
+        self._signed_off, self._again = True, False
         await asyncio.gather(
             *(
                 self._operations.unregister(

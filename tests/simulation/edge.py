@@ -66,6 +66,7 @@ class Edge:
         self._looking: dict[str, float] = {}
         """Topics that a look-up is under way for, and since when."""
         self.pushed = PushedResets(member)
+        self._signed_off = False
         self._alone = member.script.broadcasting
         self._requests = Requests(GROUP, member.client_id, MAX_RECONSUME_TIMES)
         self._subscriptions = [SubscriptionData.of(TOPIC, member.script.subscription, 1)]
@@ -122,10 +123,15 @@ class Edge:
             self._link.abandon()
 
     def sign_off(self) -> None:
-        """The last request of a member that stops in order."""
+        """A member that stops in order has no queue any more."""
+        self._signed_off = True
         if self._link is not None:
             header = Unregister(client_id=self._member.client_id, consumer_group=GROUP)
             self._ask(Command(RequestCode.UNREGISTER_CLIENT, header.to_fields()), lambda _c, _s: None)
+
+    def close(self) -> None:
+        """Its workers have ended, too."""
+        if self._link is not None:
             self._link.cut(delivers=True)
 
     def read_again(self) -> None:
@@ -159,6 +165,8 @@ class Edge:
     # --- the core's requests ------------------------------------------------------------------------------------
 
     def _heartbeat(self) -> None:
+        if self._signed_off:
+            return
         model = "BROADCASTING" if self._alone else "CLUSTERING"
         self._ask(self._requests.heartbeat(self._subscriptions, model), lambda _c, _s: None)
 

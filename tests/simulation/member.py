@@ -479,13 +479,14 @@ class SimMember:
     def _core_finished(self, action: act.Finished) -> None:
         self.finished = action
         self.world.note("a clean stop" if action.clean else "a stop past its deadline")
+        self.edge.pushed.member_stopped()
+        self.edge.sign_off()
         self.pool.stop()
 
     def workers_left(self) -> None:
-        """All workers have left after a stop: sign off and end."""
+        """All workers have left after a stop."""
         self.sealing.end()
-        self.edge.pushed.member_stopped()
-        self.edge.sign_off()
+        self.edge.close()
         self.alive = False
         self.folder.held = False
 

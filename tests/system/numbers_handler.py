@@ -41,6 +41,12 @@ def dawdle(message: Message) -> None:
     time.sleep(0.01)
 
 
+@handler(teardown=lambda: time.sleep(4))
+def slow_to_leave(message: Message) -> None:
+    """Its worker takes nearly all of the time that it has to end."""
+    del message
+
+
 @handler(schema="number bigint, attempt int")
 def number_retried_once(message: Message) -> dict[str, int]:
     """One row a message; every 50th fails once. A retry that showed another topic would find no route to its handler."""

@@ -192,6 +192,29 @@ def test_two_members_share_the_queues_and_one_takes_over(tmp_path: Path, broker:
     assert duplicate_keys(rows) == 0
 
 
+def test_others_have_its_queues_while_its_workers_tear_down(tmp_path: Path, broker: Broker) -> None:
+    one, two = (Crew(tmp_path, broker, "numbers_handler:slow_to_leave", TOPIC, load=False, slot=slot) for slot in (0, 1))
+    one.start()
+    two.start()
+    send_numbers(broker, TOPIC, range(1))  # which makes the topic
+
+    def shares(crew: Crew) -> list[tuple[int, int]]:
+        """(queues that it has, of how many)."""
+        return [(each["queues"], each["of"]) for each in crew.logged("assignment_changed") if each["topic"] == TOPIC]
+
+    def has_half(crew: Crew) -> bool:
+        return any(2 * has == of for has, of in shares(crew)[-1:])
+
+    wait_until(lambda: has_half(one) and has_half(two), what="an even split")
+    before = len(shares(two))
+    os.kill(one.child.pid, signal.SIGTERM)
+    wait_until(lambda: len(shares(two)) > before, what="the take-over")
+    assert not one.logged("stopped"), "its workers still tear down"
+    has, of = shares(two)[-1]
+    assert has == of
+    assert (one.stop(), two.stop()) == (0, 0)
+
+
 def test_the_stream_transport_does_the_same(tmp_path: Path, broker: Broker) -> None:
     crew = Crew(tmp_path, broker, "numbers_handler:number", TOPIC, load=False,
                 **{"workers.transport": "stream", "consumer.max_reconsume_times": 3})  # fmt: skip
