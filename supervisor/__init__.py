@@ -13,6 +13,6 @@ that nobody holds, and a member that runs takes what is sealed there.
 
 Stop. TERM: start nothing above the highest dispatched offset; finish what is at or below it (failures are sent back)
 and begins within 2 s, settle, seal, commit, unregister, let workers end and the loader finish its batch, close;
-undispatched messages are dropped unrun. Past the deadline the duplicates to expect are counted and printed. A second TERM is quick. The most
-that each step takes: `supervisor.stop_deadline_ms` (24 s), workers 5 s, the loader 60 s, hooks 3 s.
+undispatched messages are dropped unrun. Past the deadline the duplicates to expect are counted and printed. A second
+TERM is quick. The most that each step takes: `supervisor.stop_deadline_ms` (24 s), workers 5 s, the loader 60 s, hooks 3 s.
 """

@@ -193,7 +193,9 @@ def test_two_members_share_the_queues_and_one_takes_over(tmp_path: Path, broker:
 
 
 def test_others_have_its_queues_while_its_workers_tear_down(tmp_path: Path, broker: Broker) -> None:
-    one, two = (Crew(tmp_path, broker, "numbers_handler:slow_to_leave", TOPIC, load=False, slot=slot) for slot in (0, 1))
+    one, two = (
+        Crew(tmp_path, broker, "numbers_handler:slow_to_leave", TOPIC, load=False, slot=slot) for slot in (0, 1)
+    )
     one.start()
     two.start()
     send_numbers(broker, TOPIC, range(1))  # which makes the topic

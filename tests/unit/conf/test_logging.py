@@ -474,7 +474,9 @@ def test_a_fault_that_each_message_meets_is_counted_by_its_hook_and_a_message_ha
         log.warning("consume_hook_failed", hook="b", topic="t", offset=offset)
         log.warning("message_failed", topic="t", offset=offset)
         log.warning("send_back_refused", topic="t", offset=offset, attempts=1, retry_in_ms=5000)
-        log.warning("dead_letter_refused", topic="t", error=f"SEND_MESSAGE_V2 (310) was refused: 2 busy for {offset} ms")
+        log.warning(
+            "dead_letter_refused", topic="t", error=f"SEND_MESSAGE_V2 (310) was refused: 2 busy for {offset} ms"
+        )
     events = Counter(json.loads(line)["event"] for line in out.getvalue().splitlines())
     assert events == {
         "consume_hook_failed": 2, "message_failed": 100, "send_back_refused": 1, "dead_letter_refused": 1,
