@@ -40,11 +40,11 @@ from ..durable.mounts import Mount, check_local
 from ..remoting.admin_bodies import KvTable, OffsetWrapper
 from ..remoting.arguments import close_names
 from ..remoting.bodies import TopicRouteData
-from ..remoting.codes import PERM_READ, PULL_SUBSCRIPTION, RequestCode, ResponseCode
+from ..remoting.codes import PERM_READ, RequestCode, ResponseCode
 from ..remoting.errors import BrokerError, RocketcrewError, UnreachableError, UsageError
-from ..remoting.headers import PullRequest
 from ..remoting.names import DLQ_PREFIX, MASTER_ID, RETRY_PREFIX, TOOLS_GROUP, is_popped_retry
 from ..remoting.queues import MessageQueue
+from ..source.searching import pull_request
 from ..spark.errors import LoaderError
 from ..spark.iceberg_catalog import ICEBERG, ICEBERG_SPARK, check_catalog
 from ..supervisor.core.allocation import is_users_own
@@ -84,6 +84,8 @@ from .unread_queues import cure, group_config, unread_retries, unread_words
 from .wording import in_words
 
 TIMEOUT_MS: Final = 3_000
+NO_QUEUE: Final = -1
+"""A queue id that no topic has."""
 _RUNTIME = re.compile(r"([\d,.' \u00a0\u202f]+?) (days|hours|minutes|seconds|s)\b")
 _SECONDS: Final[Mapping[str, int]] = {"days": 86_400, "hours": 3_600, "minutes": 60, "seconds": 1, "s": 1}
 
@@ -207,7 +209,7 @@ class Looking:
         readable = [data for data in route.queue_datas if data.perm & PERM_READ and data.read_queue_nums]
         refused = ""
         if reads and readable:
-            refused = await self._refusal(MessageQueue(topic, readable[0].broker_name, 0))
+            refused = await self._refusal(topic, readable[0].broker_name)
         unlooked = ""
         if not self._known and TOOLS_GROUP in refused:  # of our group that says nothing
             refused, unlooked = "", refused
@@ -225,17 +227,17 @@ class Looking:
         except RocketcrewError:
             return ""
 
-    async def _refusal(self, mq: MessageQueue) -> str:
-        """Why the group may not read the queue, "" where it may, or where nobody says: asked by a pull at its end."""
+    async def _refusal(self, topic: str, broker: str) -> str:
+        """Why the group may not read there, "" where it may, or where nobody says.
+
+        Asked by a pull of a queue that is not there: brokers look at rights first. One of a queue that is there would take an
+        operator's reset along, which no member is told again (5.2), and make up a subscription to everything.
+        """
+        mq = MessageQueue(topic, broker, NO_QUEUE)
         group = self._group if self._known else TOOLS_GROUP
         try:
             address = await self._cluster.address_of(mq, only_this=False)
-            end = await self._operations.max_offset(mq, timeout_ms=TIMEOUT_MS)
-            header = PullRequest(group, mq.topic, mq.queue_id, end, 1, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG",
-                                 broker_name=mq.broker_name)  # fmt: skip
-            answer = await self._operations.pull(address, header, timeout_ms=TIMEOUT_MS)
-        except BrokerError as error:
-            return error.remark if is_refusal(error.code, error.remark) else ""
+            answer = await self._operations.pull(address, pull_request(group, mq, 0, 1), timeout_ms=TIMEOUT_MS)
         except RocketcrewError:
             return ""  # that the broker does not answer is said of the broker
         return answer.remark or "no reason given" if is_refusal(answer.code, answer.remark or "") else ""

@@ -12,6 +12,7 @@ from rocketcrew.cli.checkup_facts import Looking
 from rocketcrew.cli.checkups import Facts, Finding, Level, findings
 from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
+from rocketcrew.client.operations import Operations
 from rocketcrew.client.routes import refuse_static
 from rocketcrew.conf.settings import load
 from rocketcrew.remoting.admin_bodies import SubscriptionGroupConfig, TopicConfig
@@ -19,7 +20,9 @@ from rocketcrew.remoting.bodies import QueueData, TopicQueueMappingInfo, TopicRo
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import UsageError
+from rocketcrew.remoting.names import OFFSET_RESET
 from rocketcrew.remoting.namespaces import wrap
+from rocketcrew.source.searching import pull_request
 from rocketcrew.supervisor.member.access import access_of, in_namespace
 
 
@@ -99,3 +102,35 @@ def test_a_static_topic_is_a_fault_in_the_words_in_which_a_start_refuses_it() ->
     with pytest.raises(UsageError) as refused:
         refuse_static("orders", route)
     assert (one.level, f"{one.found}: {one.todo}") == (Level.FAULT, str(refused.value))
+
+
+def test_it_looks_whether_the_group_may_read_and_leaves_an_operators_reset_to_the_members() -> None:
+    """A pull at the queue's end was told it, and no member was then (5.2)."""
+    pulled: list[str] = []
+
+    def noted(command: Command) -> None:
+        if command.code == RequestCode.PULL_MESSAGE and command.fields["consumerGroup"] == "g":
+            pulled.append(command.fields["queueId"])
+
+    async def look(*, consumes: bool) -> list[Finding]:
+        async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
+            admin, operations = Admin(cluster), Operations(cluster)
+            for topic in ("orders", "%RETRY%g"):
+                await admin.create_topic(broker.address, TopicConfig(topic))
+            await admin.create_group(broker.address, SubscriptionGroupConfig("g", consume_enable=consumes))
+            (mq, *_) = await cluster.queues_to_read("orders", refresh=True)
+            await operations.update_consumer_offset("g", mq, 0)
+            await admin.reset_offsets("g", "orders", 0)
+            told = {"cluster.name_servers": broker.name_server, "consumer.group": "g", "consumer.topics": "orders"}
+            settings = load(told, {}, None)
+            broker.intercepts.append(noted)
+            facts = await Looking(cluster, access_of(settings), settings).into(Facts())
+            broker.intercepts.clear()
+            answer = await operations.pull(broker.address, pull_request("g", mq, 0, 1))
+            assert (answer.remark == OFFSET_RESET) is consumes
+            return [one for one in findings(facts) if one.check in ("topic", "retry topic")]
+
+    assert [one.level for one in asyncio.run(look(consumes=True))] == [Level.FINE] * 2
+    refused = asyncio.run(look(consumes=False))
+    assert [(one.level, "no permission" in one.found) for one in refused] == [(Level.FAULT, True)] * 2
+    assert set(pulled) == {"-1"}
