@@ -13,16 +13,14 @@ from typing import Any, Final, cast
 
 import click
 
-from ..client.asking import is_refusal
 from ..client.cluster import Cluster
-from ..client.operations import Operations, PullResult, PullStatus, parse_pull
-from ..remoting.codes import ResponseCode
-from ..remoting.errors import ProtocolError, RocketcrewError, UnreachableError, UsageError
-from ..remoting.names import OFFSET_RESET, TOOLS_GROUP
+from ..client.operations import Operations, PullStatus
+from ..remoting.errors import ProtocolError, UnreachableError, UsageError
+from ..remoting.names import TOOLS_GROUP
 from ..remoting.properties import PROPERTY_KEYS, PROPERTY_TAGS, divided_keys
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import StoredMessage, decode_message, record_info, walk
-from ..source.searching import pull_request, times_in
+from ..source.searching import look_at
 from .json_text import json_text
 from .tables import in_one_line, seen
 
@@ -39,22 +37,21 @@ Show = Callable[[str, StoredMessage], None]
 
 
 async def records(
-    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, group: str = TOOLS_GROUP, or_group: str = "",
-    bytes_max: int | None = None,
-) -> AsyncIterator[tuple[int, int, bytes]]:  # fmt: skip
+    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, or_group: str = "", bytes_max: int | None = None
+) -> AsyncIterator[tuple[int, int, bytes]]:
     """Records that have an offset in `[start, stop)`: their first offset, the one after their last, and their bytes.
 
     Ends early when `bytes_max` are reached; nothing is asked for when there are none left. `or_group`: in whose name is asked
-    where `group` may not read.
+    where TOOLS_GROUP may not read.
     """
     left = bytes_max
     if left is not None and left <= 0:
         return
     operations = Operations(cluster)
     address = await cluster.address_of(mq, only_this=False)
-    at, groups = start, [group, *[or_group] * bool(or_group)]
+    at, groups = start, tool_or(or_group)
     while at < stop:
-        result = await _pulled(operations, address, groups, mq, at, min(PULL_MESSAGES, stop - at))
+        result = await look_at(operations, address, groups, mq, at, min(PULL_MESSAGES, stop - at))
         if result.status is not PullStatus.FOUND:
             if result.header.next_begin_offset <= at:
                 return
@@ -75,51 +72,26 @@ async def records(
         at = max(at, result.header.next_begin_offset)
 
 
-async def _pulled(
-    operations: Operations, address: str, groups: list[str], mq: MessageQueue, at: int, count: int
-) -> PullResult:
-    """One pull, in the name of the first of these groups; one that may not read leaves the list, but for the last. Raises
-    RocketcrewError where it took a reset along: no member is told of that any more."""
-    while True:
-        answer = await operations.pull(address, pull_request(groups[0], mq, at, count))
-        said = answer.remark or ""
-        if len(groups) > 1 and (
-            is_refusal(answer.code, said) or answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        ):
-            del groups[0]
-            continue
-        result = parse_pull(answer, address)
-        if said == OFFSET_RESET:
-            raise RocketcrewError(
-                f"{groups[0]} was just reset to {result.header.next_begin_offset} in queue {mq.queue_id} of {mq.topic} at"
-                f" {mq.broker_name}, and this pull, which had to be made in its name, took that along: reset it once more"
-            )
-        return result
-
-
 async def messages(
-    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, group: str = TOOLS_GROUP, or_group: str = ""
+    cluster: Cluster, mq: MessageQueue, start: int, stop: int, *, or_group: str = ""
 ) -> AsyncIterator[StoredMessage]:
     """The messages of a queue from `start` until before `stop`, otherwise as `records`. Raises ProtocolError for a record
     that is damaged."""
-    async for _, _, record in records(cluster, mq, start, stop, group=group, or_group=or_group):
+    async for _, _, record in records(cluster, mq, start, stop, or_group=or_group):
         yield decode_message(record)
 
 
-async def times_stored(
-    cluster: Cluster, operations: Operations, or_group: str, mq: MessageQueue, start: int, stop: int
-) -> dict[int, int]:
-    """Store times by offset, of what one pull at `start` brings; `or_group` as in `records`."""
+async def nothing_until(cluster: Cluster, mq: MessageQueue, at: int, or_group: str) -> int:
+    """Where the broker goes on when it has no message at the offset `at`; `at` itself where it has one, or does not say.
+    `or_group` as in `records`."""
     address = await cluster.address_of(mq, only_this=False)
-    result = await _pulled(operations, address, [TOOLS_GROUP, or_group], mq, start, stop - start)
-    return times_in(result, start, stop)
-
-
-async def nothing_until(cluster: Cluster, mq: MessageQueue, at: int, group: str) -> int:
-    """Where the broker goes on when it has no message at the offset `at`; `at` itself where it has one, or does not say."""
-    address = await cluster.address_of(mq, only_this=False)
-    result = parse_pull(await Operations(cluster).pull(address, pull_request(group, mq, at, 1)), address)
+    result = await look_at(Operations(cluster), address, tool_or(or_group), mq, at, 1)
     return at if result.status is PullStatus.FOUND else max(at, result.header.next_begin_offset)
+
+
+def tool_or(or_group: str) -> list[str]:
+    """In whose name a command looks: its own as a tool, and that one's where a tool may not; "" = nobody's."""
+    return [TOOLS_GROUP, or_group] if or_group else [TOOLS_GROUP]
 
 
 def body_of(message: StoredMessage, how: str) -> Any:

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -290,10 +291,7 @@ async def _offset(cluster: Cluster, operations: Operations, mq: MessageQueue, wh
     if where == LATEST:
         return await operations.max_offset(mq)
     low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-
-    async def times(start: int, end: int) -> dict[int, int]:
-        return await store_times(cluster, operations, TOOLS_GROUP, mq, start, end)
-
+    times = partial(store_times, cluster, operations, [TOOLS_GROUP], mq)
     return await exact_offset(await operations.search_offset(mq, time_ms), low, high, time_ms, times)
 
 

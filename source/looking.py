@@ -18,7 +18,7 @@ from ..client.admin import Admin
 from ..client.asking import is_missing_topic, is_refusal
 from ..client.cluster import Cluster
 from ..client.logs import get_logger
-from ..client.operations import BOUND_TIMEOUT_MS, Operations
+from ..client.operations import BOUND_TIMEOUT_MS, Operations, parse_pull
 from ..client.routes import queues_to_read
 from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData, TopicRouteData
 from ..remoting.codes import ResponseCode
@@ -33,7 +33,7 @@ from .offsets import Place, Spec, names
 from .options import refuse
 from .positions import BEYOND_END, Facts, beyond_end
 from .reading import ReadOptions
-from .searching import exact_offset, store_times
+from .searching import exact_offset, pull_request, times_in
 
 QUESTIONS_MAX = 32
 ASSIGNED_MIN = 8
@@ -322,7 +322,13 @@ class Looker:
 
     async def _times(self, mq: MessageQueue, start: int, end: int) -> dict[int, int]:
         group = self._options.pull_group_at(self._access)
-        return await self._ask(lambda: store_times(self._cluster, self._operations, group, mq, start, end), mq)
+
+        async def question() -> dict[int, int]:
+            address = await self._cluster.address_of(mq, only_this=False)
+            answer = await self._operations.pull(address, pull_request(group, mq, start, end - start))
+            return times_in(parse_pull(answer, address), start, end)
+
+        return await self._ask(question, mq)
 
     async def _ask(self, question: Callable[[], Awaitable[T]], mq: MessageQueue | None = None) -> T:
         """`mq`: the queue whose broker is asked; when it does not answer, its address is looked up again."""

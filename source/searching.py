@@ -1,4 +1,4 @@
-"""The first message stored at or after a time, exactly.
+"""Looking at what brokers have without being a member: one pull, and the first message stored at or after a time, exactly.
 
 A broker's search is near it, and not more: 4.9 answers with the message that is closest to the time, which may be older than
 it, and with any of those that were stored in the same millisecond (ConsumeQueue.java, getOffsetInQueueByTime); before the
@@ -11,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
 
+from ..client.asking import is_refusal
 from ..client.cluster import Cluster
-from ..client.operations import Operations, PullResult, PullStatus, parse_pull
-from ..remoting.codes import PULL_SUBSCRIPTION
-from ..remoting.headers import PullRequest
+from ..client.operations import PULL_TIMEOUT_MS, Operations, PullResult, PullStatus, parse_pull
+from ..remoting.codes import PULL_SUBSCRIPTION, ResponseCode
+from ..remoting.errors import RocketcrewError
+from ..remoting.headers import PullRequest, PullResponse
+from ..remoting.names import OFFSET_RESET
 from ..remoting.queues import MessageQueue
 from ..remoting.stored import record_info, walk
 from ..remoting.subscription import EXPRESSION_TAG, SUB_ALL
@@ -57,13 +60,42 @@ async def _all(start: int, end: int, times: StoreTimes) -> dict[int, int]:
     return stored
 
 
+class WasResetError(RocketcrewError):
+    """A look in a group's own name was answered with an operator's reset, which no member will be told any more."""
+
+    def __init__(self, group: str, mq: MessageQueue, header: PullResponse) -> None:
+        super().__init__(
+            f"{group} was just reset to {header.next_begin_offset} in queue {mq.queue_id} of {mq.topic} at {mq.broker_name},"
+            " and this pull, which had to be made in its name, took that along: reset it once more"
+        )
+        self.header = header
+
+
+async def look_at(
+    operations: Operations, address: str, groups: list[str], mq: MessageQueue, at: int, count: int,
+    *, timeout_ms: int = PULL_TIMEOUT_MS,
+) -> PullResult:  # fmt: skip
+    """One pull by somebody who is no member, in the name of the first of these groups; one that may not read, or is unknown,
+    leaves the list, but for the last. Raises BrokerError, WasResetError."""
+    while True:
+        answer = await operations.pull(address, pull_request(groups[0], mq, at, count), timeout_ms=timeout_ms)
+        said = answer.remark or ""
+        unknown = answer.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        if len(groups) == 1 or not (unknown or is_refusal(answer.code, said)):
+            break
+        del groups[0]
+    result = parse_pull(answer, address)
+    if said == OFFSET_RESET:
+        raise WasResetError(groups[0], mq, result.header)
+    return result
+
+
 async def store_times(
-    cluster: Cluster, operations: Operations, group: str, mq: MessageQueue, start: int, end: int
+    cluster: Cluster, operations: Operations, groups: list[str], mq: MessageQueue, start: int, end: int
 ) -> dict[int, int]:
-    """Store times by offset, of what one pull at `start` brings; all messages of an inner batch have one."""
+    """Store times by offset, of what one pull at `start` brings; all messages of an inner batch have one. As `look_at`."""
     address = await cluster.address_of(mq, only_this=False)
-    request = pull_request(group, mq, start, end - start)
-    return times_in(parse_pull(await operations.pull(address, request), address), start, end)
+    return times_in(await look_at(operations, address, groups, mq, start, end - start), start, end)
 
 
 def times_in(result: PullResult, start: int, end: int) -> dict[int, int]:

@@ -17,7 +17,6 @@ import click
 
 from ...client.access import Access
 from ...client.admin import Admin
-from ...client.asking import is_refusal
 from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import Operations
@@ -27,10 +26,8 @@ from ...conf.printed import counted
 from ...conf.settings import Settings, require
 from ...durable.files import try_lock
 from ...durable.room import unusable
-from ...remoting.codes import ResponseCode
 from ...remoting.errors import BrokerError, UsageError
-from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, TOOLS_GROUP
-from ...remoting.queues import MessageQueue
+from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX
 from ...supervisor.member.access import access_of
 from ...supervisor.member.send_back import SendBacks
 from ..asking import ask_cluster, known_topics
@@ -140,25 +137,12 @@ class Desk:
                 f"{topic} may not be read: brokers of 4.9.0 and older make it so. Give it perm 6:"
                 f" mqadmin updateTopicPerm -t {topic} -p 6"
             )
-        try:
-            return await self._read_as(self.access.wrap(self.group), cluster, queues)
-        except BrokerError as error:
-            unknown = error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-            if not (unknown or is_refusal(error.code, error.remark)):
-                raise
-            refused = error
-        try:  # a group that was deleted, or may not consume, has letters still
-            return await self._read_as(TOOLS_GROUP, cluster, queues)
-        except BrokerError:
-            raise refused from None
-
-    async def _read_as(self, group: str, cluster: Cluster, queues: Iterable[MessageQueue]) -> list[Letter]:
-        """All letters, pulled in the name of `group`."""
-        operations = Operations(cluster)
+        # The group's name is for where a tool may not read. One that was deleted, or may not consume, has letters still.
+        operations, group = Operations(cluster), self.access.wrap(self.group)
         found: list[Letter] = []
         for mq in queues:
             low, high = await operations.min_offset(mq), await operations.max_offset(mq)
-            read = [one async for one in messages(cluster, mq, low, high, group=group)]
+            read = [one async for one in messages(cluster, mq, low, high, or_group=group)]
             found += [Letter(mq, one, self.notes.of(mq, one)) for one in read]
             end = read[-1].queue_offset + 1 if read else low
             if end < high:  # 4.9 goes on to name a first offset that it has deleted, where it has deleted all

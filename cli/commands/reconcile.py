@@ -27,11 +27,11 @@ from ...remoting.errors import BrokerError, RocketcrewError, UnreachableError, U
 from ...remoting.names import DLQ_PREFIX, RETRY_PREFIX, is_of_group
 from ...remoting.namespaces import unwrap
 from ...remoting.queues import MessageQueue
-from ...source.searching import exact_offset
+from ...source.searching import exact_offset, store_times
 from ...supervisor.member.access import access_of, namespace_of
 from ..changing import changes
 from ..json_text import json_text
-from ..messages import times_stored
+from ..messages import tool_or
 from ..options import FOLDER_THERE, table_place, with_settings
 from ..program_lines import own_stdout
 from ..stagings import check_staging, group_home, group_in_keys, staging_folders, topics_in_keys
@@ -292,7 +292,7 @@ async def first_others(
     found: dict[QueueKey, dict[int, int]] = {}
     for key, wanted in searches.items():
         mq = MessageQueue(key.topic, key.broker, key.queue_id)
-        times = partial(times_stored, cluster, operations, key.group, mq)
+        times = partial(store_times, cluster, operations, tool_or(key.group), mq)
         for one in wanted:
             with suppress(RocketcrewError):
                 near = await operations.search_offset(mq, one.since_ms)
@@ -318,7 +318,7 @@ async def stored(
         for offset in offsets:
             try:
                 async with turns:
-                    times = await times_stored(cluster, operations, key.group, mq, offset, offset + 1)
+                    times = await store_times(cluster, operations, tool_or(key.group), mq, offset, offset + 1)
             except RocketcrewError as error:
                 refused[key] = in_words(error)
                 return

@@ -30,6 +30,7 @@ from ...remoting.headers import PullRequest
 from ...remoting.log_keys import place_keys, queue_keys
 from ...remoting.names import MASTER_ID
 from ...remoting.queues import MessageQueue
+from ...source.searching import WasResetError
 from ..core import events as ev
 from ..core.actions import Pull
 from ..core.decisions import Core
@@ -37,7 +38,7 @@ from ..core.pulling import PullResult
 from ..core.slab import Slot
 from ..core.subscriptions import takes_all
 from .recreated import LastBodies
-from .tails import Tails, WasResetError
+from .tails import Tails
 
 PULL_BYTES_MAX = 256 * 1024
 OFFSET, COMMIT_OFFSET, SYS_FLAG = "queueOffset", "commitOffset", "sysFlag"

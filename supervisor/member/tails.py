@@ -25,14 +25,12 @@ from typing import Final, NamedTuple
 import structlog
 
 from ...client.asking import is_refusal
-from ...client.operations import Operations, PullStatus, parse_pull
-from ...remoting.command import Command
+from ...client.operations import Operations
 from ...remoting.errors import BrokerError, ProtocolError, RocketcrewError, TimedOutError
-from ...remoting.headers import PullResponse
 from ...remoting.log_keys import queue_keys
-from ...remoting.names import OFFSET_RESET, TOOLS_GROUP
+from ...remoting.names import TOOLS_GROUP
 from ...remoting.queues import MessageQueue
-from ...source.searching import exact_offset, pull_request, times_in
+from ...source.searching import exact_offset, look_at, times_in
 
 MARKS_MAX: Final = 48
 """Of a queue. Where there are more, one goes if the one before it is at most three times as far from the newest as the one
@@ -57,14 +55,6 @@ class Mark(NamedTuple):
 
     offset: int
     stored_ms: int
-
-
-class WasResetError(Exception):
-    """A look in the group's own name was answered with an operator's reset, which no other pull will be told again."""
-
-    def __init__(self, header: PullResponse) -> None:
-        super().__init__(header)
-        self.header = header
 
 
 class Tails:
@@ -232,20 +222,9 @@ class Tails:
     async def _look(self, mq: MessageQueue, address: str, start: int, stop: int) -> tuple[dict[int, int], int]:
         """When the broker's records from `start` on were stored, and where its queue ends. A pull of the group's own takes an
         operator's reset along (5.2), but where another one may not read, it is better than none."""
-        try:
-            result = parse_pull(await self._pulled(TOOLS_GROUP, mq, address, start, stop), address)
-        except BrokerError as error:
-            if _passes(error):
-                raise
-            answer = await self._pulled(self._group, mq, address, start, stop)
-            result = parse_pull(answer, address)
-            if result.status is PullStatus.OFFSET_ILLEGAL and answer.remark == OFFSET_RESET:
-                raise WasResetError(result.header) from None
+        names = [TOOLS_GROUP, self._group]
+        result = await look_at(self._operations, address, names, mq, start, stop - start, timeout_ms=LOOK_TIMEOUT_MS)
         return times_in(result, start, stop), result.header.max_offset
-
-    async def _pulled(self, group: str, mq: MessageQueue, address: str, start: int, stop: int) -> Command:
-        request = pull_request(group, mq, start, stop - start)
-        return await self._operations.pull(address, request, timeout_ms=LOOK_TIMEOUT_MS)
 
 
 def _passes(error: RocketcrewError) -> bool:

@@ -89,7 +89,7 @@ def test_it_looks_on_until_a_broker_gives_a_record_that_is_the_table_s(
     async def run() -> None:
         async with EmbeddedBroker() as broker, open_cluster(broker.name_server) as cluster:
             await four_sent(broker, cluster)
-            times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
+            times = await store_times(cluster, Operations(cluster), ["g"], MQ, 0, 4)
             broker.intercepts.append(without_the_first)
             table = {KEY: {at: own_us(at, time_ms * 1000) for at, time_ms in times.items()}}
             found, refused = await stored(cluster, {KEY: range(4)}, table)
@@ -106,7 +106,7 @@ def test_all_that_is_asked_for_is_looked_at_where_it_is_wanted_and_the_first_oth
         embedded = EmbeddedBroker(clock_ms=lambda: next(clock_ms))
         async with embedded as broker, open_cluster(broker.name_server) as cluster:
             await four_sent(broker, cluster)
-            times = await store_times(cluster, Operations(cluster), "g", MQ, 0, 4)
+            times = await store_times(cluster, Operations(cluster), ["g"], MQ, 0, 4)
             table = {KEY: {at: time_ms * 1000 for at, time_ms in times.items()}}
             found = await stored(cluster, {KEY: (0, 2, 3, 7)}, table, each=True)
             assert found == ({KEY: {n: times[n] for n in (0, 2, 3)}}, {})

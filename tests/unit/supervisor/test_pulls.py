@@ -114,7 +114,7 @@ class Looks:
         if self.refuses is not None:
             raise self.refuses
         if self.reset is not None and header.consumer_group == TOOLS_GROUP:
-            raise BrokerError(ResponseCode.NO_PERMISSION, "no", "b")
+            return Command(ResponseCode.NO_PERMISSION, remark="no")
         if self.reset is not None:
             reset, self.reset = self.reset, None
             return Command(ResponseCode.PULL_OFFSET_MOVED, reset.to_fields(), remark="OFFSET_RESET")

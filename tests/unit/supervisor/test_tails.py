@@ -16,7 +16,8 @@ from rocketcrew.remoting.errors import BrokerError, RocketcrewError, TimedOutErr
 from rocketcrew.remoting.headers import PullRequest, PullResponse
 from rocketcrew.remoting.names import TOOLS_GROUP
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.supervisor.member.tails import LOOKS_AT_ONCE, LOOKS_MAX, PULLS_A_LOOK, TRUSTED_S, Tails, WasResetError
+from rocketcrew.source.searching import WasResetError
+from rocketcrew.supervisor.member.tails import LOOKS_AT_ONCE, LOOKS_MAX, PULLS_A_LOOK, TRUSTED_S, Tails
 
 from .conftest import TOPIC, record
 
@@ -53,9 +54,12 @@ class Replicas:
 
     async def pull(self, address: str, header: PullRequest, **_: object) -> Command:
         self.pulls += 1
-        await self.step()
+        try:
+            await self.step()
+        except BrokerError as error:
+            return Command(error.code, remark=error.remark)
         if header.consumer_group in self.refused:
-            raise BrokerError(ResponseCode.NO_PERMISSION, "no", address)
+            return Command(ResponseCode.NO_PERMISSION, remark="no")
         if header.consumer_group != TOOLS_GROUP and self.reset_to is not None:
             reset, self.reset_to = PullResponse(0, self.reset_to, 0, len(self.logs[address])), None
             return Command(ResponseCode.PULL_OFFSET_MOVED, reset.to_fields(), remark="OFFSET_RESET")
@@ -226,7 +230,8 @@ def test_what_is_refused_or_late_at_any_step_passes_nothing(error: Exception) ->
         back_to = went_back_to(filled(), error, step, lasts=True)
         assert back_to is not None
         assert back_to <= 300, step
-    refused = isinstance(error, BrokerError) and error.code == ResponseCode.NO_PERMISSION
+    of_tools = {ResponseCode.NO_PERMISSION, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST}
+    refused = isinstance(error, BrokerError) and error.code in of_tools
     assert went_back_to(filled(), error, 0, lasts=True) == (300 if refused else None), "refused as a tool alone"
 
 
