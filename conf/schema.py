@@ -16,8 +16,6 @@ from . import formats
 from .rules import Choice, Pairs, Rule, Switch, Text, Texts, Whole, any_text
 from .segment_format import FOLDER_FORMATS
 
-Values = Mapping[str, Mapping[str, object]]
-
 # Brokers sweep held pulls every 5 s, so a pull may be answered that much after its suspend time (PullRequestHoldService).
 PULL_HOLD_SWEEP_MS: Final = 5000
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow
 import pyarrow.parquet
-import structlog
 
 from ..conf.columns import Column, columns_of, merged
 from ..conf.segment_format import OPEN_DIR
@@ -52,8 +51,6 @@ pq: Any = pyarrow.parquet
 
 REPLAY_DIR = "replay"
 SHOWN_MAX = 20
-
-_log = structlog.get_logger("rocketcrew.engine")
 
 
 @dataclass(frozen=True, slots=True)

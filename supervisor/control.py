@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Generator, Mapping
 from pathlib import Path
 from typing import Any
 
-import structlog
-
 from ..remoting.errors import RocketcrewError, UsageError
 from .connected import in_tasks
 
@@ -27,8 +25,6 @@ _SUN_PATH_MAX = 100
 """A Unix socket's path holds 108 bytes on Linux, 104 on macOS."""
 
 Command = Callable[[Mapping[str, Any]], Mapping[str, Any] | Awaitable[Mapping[str, Any]]]
-
-log = structlog.get_logger("rocketcrew.control")
 
 
 class ControlServer:

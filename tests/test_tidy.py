@@ -419,6 +419,35 @@ def test_words_of_the_protocol_are_defined_once() -> None:
     assert not twice, f"defined more than once; import the first: {twice}"
 
 
+def names_taken(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Module, by the last part of its name, and name of what a file imports or reads of a module that it imports."""
+    modules: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                modules[alias.asname or alias.name] = alias.name
+                yield (node.module or "").rpartition(".")[2], alias.name
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in modules:
+            yield modules[node.value.id], node.attr
+
+
+def test_what_a_module_assigns_is_used() -> None:
+    """Of `remoting` not: its tables are the protocol's, whole."""
+    taken = {pair for file in all_files() for pair in names_taken(parsed(file))}
+    unused: list[str] = []
+    for file in (file for room in FLOORS if room != "remoting" for file in room_files(room)):
+        own = {
+            node.id for node in ast.walk(tree_of(file)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        }
+        module = file.parent.name if file.name == "__init__.py" else file.stem
+        for node in tree_of(file).body:
+            for target in node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]:
+                if isinstance(target, ast.Name) and target.id not in own and (module, target.id) not in taken:
+                    unused += [f"{name_of(file)}:{node.lineno} {target.id}"] * (not target.id.startswith("__"))
+    assert not unused, f"nobody uses them, remove them: {unused}"
+
+
 def test_exit_codes_and_factors_between_units_are_together() -> None:
     found = {
         f"{name_of(file)} {name}": home

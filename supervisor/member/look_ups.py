@@ -33,8 +33,6 @@ from .heartbeats import Heartbeats
 from .user_strategy import UserStrategy, strategy_process
 
 QUERY_TIMEOUT_MS = 3_000
-STRATEGIES = ("AVG", "AVG_BY_CIRCLE")
-"""Those that brokers know (BR/processor/QueryAssignmentProcessor.java)."""
 
 Answer = TypeVar("Answer")
 
