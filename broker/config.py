@@ -9,33 +9,12 @@ import ipaddress
 import re
 from dataclasses import dataclass
 
-from ..conf.formats import DELAY_LEVELS_MAX, DELAY_MAX_MS, UNIT_MS
+from ..conf.formats import DELAY_LEVELS, DELAY_MAX_MS, delay_levels_ms
 from ..conf.units import HOUR_MS
 from ..remoting.errors import UsageError
 from ..remoting.names import host_and_port
 
-DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-
 FLUSHES = ("sync", "async")
-
-
-def parse_delay_levels(text: str) -> tuple[int, ...]:
-    """Milliseconds of the levels 1, 2, … in `text`, such as "200ms 500ms 1s 2m".
-
-    Units ms (ours, for tests and demos), s, m, h, d as in ScheduleMessageService.parseDelayLevel. Raises UsageError.
-    """
-    levels: list[int] = []
-    for word in text.split():
-        match = re.fullmatch(r"(\d{1,9})(ms|s|m|h|d)", word)
-        if match is None or int(match[1]) == 0:
-            raise UsageError(
-                f"message_delay_level = {text!r}: {word!r} is no delay; write numbers above 0 with a unit of "
-                "ms, s, m, h or d, separated by spaces"
-            )
-        levels.append(int(match[1]) * UNIT_MS[match[2]])
-    if not 1 <= len(levels) <= DELAY_LEVELS_MAX:
-        raise UsageError(f"message_delay_level = {text!r}: 1 to {DELAY_LEVELS_MAX} levels are possible")
-    return tuple(levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +113,10 @@ class BrokerConfig:
 
     @property
     def delay_levels_ms(self) -> tuple[int, ...]:
-        return parse_delay_levels(self.message_delay_level)
+        try:
+            return delay_levels_ms(self.message_delay_level)
+        except ValueError as error:
+            raise UsageError(f"broker message_delay_level = {self.message_delay_level!r} {error}") from None
 
     @property
     def address(self) -> str:

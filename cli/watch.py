@@ -19,7 +19,7 @@ from ..remoting.queues import MessageQueue
 
 T = TypeVar("T")
 
-DELAY_LEVELS = 18
+SCHEDULE_QUEUES = 18
 """Queues of the topic of delayed messages (SCHEDULE_TOPIC_QUEUE_NUM); levels beyond are found by their progress."""
 
 
@@ -102,7 +102,7 @@ class Watch:
             found: dict[tuple[str, int], int] = {}
             for broker in brokers:
                 try:
-                    levels = {*range(1, DELAY_LEVELS + 1), *await self._reached(broker)}
+                    levels = {*range(1, SCHEDULE_QUEUES + 1), *await self._reached(broker)}
                     for level in sorted(levels):
                         queue = MessageQueue(SCHEDULE_TOPIC, broker, level - 1)
                         found[broker, level] = await self._operations.max_offset(queue)

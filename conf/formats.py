@@ -77,6 +77,7 @@ _DELTAS = ("delta", "deltalake")
 _TABLE = "table:"
 SECONDS_OF = {"s": 1, "m": 60, "h": 3600}
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+DELAY_LEVELS = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"  # MessageStoreConfig.messageDelayLevel
 DELAY_MAX_MS = 72 * 3_600_000  # as long as the embedded broker keeps messages, RocketMQ's fileReservedTime
 
 
@@ -371,19 +372,25 @@ def check_milliseconds(told: int) -> None:
         raise ValueError(f"looks like seconds, and is milliseconds since 1970: give {told * 1000}")
 
 
-def delay_levels(text: str) -> str:
-    """`1s 5s 10s`: numbers with a unit (ScheduleMessageService.parseDelayLevel; ms is ours, for demos and tests)."""
-    levels = text.split()
-    if len(levels) > DELAY_LEVELS_MAX:
-        raise ValueError(f"has more than {DELAY_LEVELS_MAX} levels")
-    for level in levels:
+def delay_levels_ms(text: str) -> tuple[int, ...]:
+    """Milliseconds of the levels 1, 2, … in `1s 5s 10s`: numbers with a unit (ScheduleMessageService.parseDelayLevel; ms is
+    ours, for demos and tests). Raises ValueError."""
+    found: list[int] = []
+    for level in text.split():
         match = re.fullmatch(r"([0-9]{1,10})(ms|s|m|h|d)", level)
-        if match is None or not 0 < int(match[1]) * UNIT_MS[match[2]] <= DELAY_MAX_MS:
-            raise ValueError(
-                f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d, at most 3d: the embedded"
-                " broker keeps messages for 72 h"
-            )
-    return " ".join(levels)
+        if match is None or int(match[1]) == 0:
+            raise ValueError(f"holds {level!r}, which is not a number above 0 followed by ms, s, m, h or d")
+        found.append(int(match[1]) * UNIT_MS[match[2]])
+    if not 1 <= len(found) <= DELAY_LEVELS_MAX:
+        raise ValueError(f"has {len(found)} levels, and 1 to {DELAY_LEVELS_MAX} are possible")
+    return tuple(found)
+
+
+def delay_levels(text: str) -> str:
+    """Levels of the embedded broker."""
+    if max(delay_levels_ms(text)) > DELAY_MAX_MS:
+        raise ValueError("has a level of more than 3d: the embedded broker keeps messages for 72 h")
+    return " ".join(text.split())
 
 
 def ip_address(text: str) -> str:

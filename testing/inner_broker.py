@@ -12,11 +12,12 @@ from itertools import count
 from random import Random
 from typing import Any, Final
 
-from ..broker.config import DELAY_LEVELS, BrokerConfig
+from ..broker.config import BrokerConfig
 from ..broker.core import BrokerCore
 from ..broker.effects import CloseChannel, Effect
 from ..broker.name_server import NameServerCore
 from ..broker.storage import MemoryStorage
+from ..conf.formats import DELAY_LEVELS
 from ..remoting.bodies import (
     ConsumerData,
     ConsumerIds,

@@ -17,10 +17,11 @@ from heapq import heappop, heappush
 from math import ceil
 from typing import Final
 
+from ...conf.formats import DELAY_LEVELS, UNIT_MS, delay_levels_ms
 from ...remoting.queues import MessageQueue
 
-LEVELS_S: Final = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
-"""By delay level, from 1 on (MessageStoreConfig.messageDelayLevel); a level above the last is the last."""
+LEVELS_S: Final = [level_ms // UNIT_MS["s"] for level_ms in delay_levels_ms(DELAY_LEVELS)]
+"""By delay level, from 1 on; a level above the last is the last."""
 PARTS: Final = 32
 """Of a delay: so exact is a moment."""
 RETRY_DELAYS = "rocketcrew.retry_delays"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rocketcrew.broker.config import DELAY_LEVELS, BrokerConfig, parse_delay_levels
+from rocketcrew.broker.config import BrokerConfig
 from rocketcrew.broker.group_table import GroupTable
 from rocketcrew.broker.offset_table import OffsetTable
 from rocketcrew.broker.topic_table import TopicTable
@@ -13,12 +13,6 @@ from rocketcrew.remoting.admin_headers import TopicName
 from rocketcrew.remoting.codes import RequestCode
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.remoting.fastjson import loads
-
-
-def test_levels():
-    assert parse_delay_levels("200ms 2s 3m 1h 1d") == (200, 2_000, 180_000, 3_600_000, 86_400_000)
-    levels = parse_delay_levels(DELAY_LEVELS)
-    assert (len(levels), levels[0], levels[2], levels[17]) == (18, 1_000, 10_000, 7_200_000)
 
 
 @pytest.mark.parametrize("text", ["", "1", "s", "0s", "-1s", "1.5s", "1x", "1s,2s", " ".join(["1s"] * 101)])

@@ -138,6 +138,7 @@ def test_times_levels_memory_and_hosts() -> None:
     assert formats.consume_timestamp("20240229120000")
     assert formats.consume_timestamp_ms("20240229120001") - formats.consume_timestamp_ms("20240229120000") == 1000
     assert formats.delay_levels(" 200ms  5m 3d") == "200ms 5m 3d"
+    assert formats.delay_levels_ms("200ms 2s 3m 1h 4d") == (200, 2_000, 180_000, 3_600_000, 345_600_000)
     assert formats.java_memory("2G") == "2g"
     assert formats.ip_address("[::1]") == "::1"
     assert formats.announced_address("[::1]") == "::1"
@@ -146,7 +147,7 @@ def test_times_levels_memory_and_hosts() -> None:
     assert formats.plain_name("broker-a") == "broker-a"
     bad = (
         (formats.consume_timestamp, ("2024022912", "20230229120000", "2023022912000x", "٢٠٢٥٠١٠١٠٠٠٠٠٠")),
-        (formats.delay_levels, ("1", "1x", "4d", "s", "0s", "1s " * 101)),
+        (formats.delay_levels, ("", "1", "1x", "4d", "s", "0s", "-1s", "1.5s", "1s,2s", "1s " * 101)),
         (formats.java_memory, ("1", "0g", "1t", "g")),
         (formats.ip_address, ("localhost", "1.2.3")),
         (formats.announced_address, ("localhost", "0.0.0.0", "::", "[::]")),
