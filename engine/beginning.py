@@ -13,14 +13,14 @@ from ..client.operations import Operations
 from ..client.route_cache import RouteCache
 from ..client.same_cluster import Suspects
 from ..conf.settings import ConsumerSettings
-from ..remoting.bodies import CONSUME_ACTIVELY, ConsumerData, HeartbeatData
 from ..remoting.codes import ResponseCode
 from ..remoting.errors import BrokerError, UsageError
 from ..remoting.log_keys import place_keys
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.queues import MessageQueue
+from ..source.looking import say_hello, tell_beyond_end
 from ..source.offsets import Offsets
-from ..source.positions import BEYOND_END, Facts, beyond_end, within
+from ..source.positions import Facts, within
 from ..spark.errors import StoppedError
 from ..supervisor.member.commits import BrokersOffsets
 from ..supervisor.member.first_offset import FirstOffset, timestamp_to_begin_at
@@ -69,18 +69,13 @@ class Beginning:
 
     async def claim(self, group: str, queues: Sequence[MessageQueue]) -> None:
         """Make the group known to its brokers, which then have its retry topic. Raises UsageError when it has members."""
-        wrapped, me = self._access.wrap(group), self._cluster.client_id
-        members = await self._operations.consumer_ids(wrapped, self._access.wrap(queues[0].topic))
+        members = await self._operations.consumer_ids(self._access.wrap(group), self._access.wrap(queues[0].topic))
         if members:
             raise UsageError(
                 f"group {group} has members: {', '.join(sorted(set(members))[:5])}. With this engine it must have none, or"
                 " messages would be consumed twice: stop them, or take another group"
             )
-        hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
-        for queue in {queue.broker_name: queue for queue in queues}.values():
-            address = await self._cluster.address_of(queue._replace(topic=self._access.wrap(queue.topic)))
-            await self._operations.heartbeat(address, hello)
-            await self._operations.unregister(address, me, wrapped)
+        await say_hello(self._cluster, self._operations, group, queues)
 
     async def starting(self, home: Home, consumer: ConsumerSettings, queues: Sequence[MessageQueue]) -> str:
         """The option startingOffsets: where the stream has begun, and where it begins in queues that are new to it."""
@@ -103,23 +98,23 @@ class Beginning:
         timestamp_ms = timestamp_to_begin_at(consumer, wall_ms())
         rule = FirstOffset(self._operations, stored, consumer.consume_from_where, timestamp_ms)
         found: Offsets = {}
+        facts: dict[MessageQueue, Facts] = {}
         for queue in queues:
             mq = queue._replace(topic=self._access.wrap(queue.topic))
             if queue.topic in consumed:
                 offset, why = await stored.find(mq) or (0, "a new queue of a topic that is consumed: its beginning")
             else:
                 offset, why = await rule.find(mq)
-            facts = await self._facts(mq)
-            found[queue] = within(max(offset, facts.minimum), queue, facts, fail=False, was_read=True)
-            if beyond_end(offset, facts):
-                _log.warning("goes_back", **place_keys(queue, offset), to=found[queue], hint=BEYOND_END)
+            facts[queue] = known = await self._facts(mq, offset)
+            found[queue] = within(max(offset, known.minimum), queue, known, fail=False, was_read=True)
             _log.info("queue_begins", **place_keys(queue, found[queue]), reason=why)
+        tell_beyond_end(found, facts)
         return found
 
-    async def _facts(self, mq: MessageQueue) -> Facts:
+    async def _facts(self, mq: MessageQueue, group: int) -> Facts:
         low, high = await self._operations.min_offset(mq), await self._operations.max_offset(mq)
         await self._cluster.route(mq.topic)
-        return Facts(low, high, final=self._cluster.is_final(mq))
+        return Facts(low, high, group, final=self._cluster.is_final(mq))
 
     async def all_queues(self, topics: Sequence[str], group: str, cache: RouteCache) -> list[MessageQueue]:
         """The queues of the topics and of the group's retry topic, the group being claimed first. `cache` keeps where they

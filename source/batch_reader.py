@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from ..remoting.queues import MessageQueue
 from .connections import shared
-from .looking import Looker
+from .looking import Looker, tell_beyond_end
 from .offsets import Offsets
 from .planning import Range, split
 from .positions import check_named, check_order, first_offset, last_offset
@@ -71,7 +71,7 @@ class BatchReader(DataSourceReader):
         }
         ends = {queue: last_offset(ending, queue, at_end[queue], fail=fail) for queue in queues}
         check_order(starts, ends, ending.option)
-        looker.tell_beyond_end(starts, at_start)
+        tell_beyond_end(starts, at_start)
         return starts, ends
 
 

@@ -174,14 +174,6 @@ class Looker:
         """What is read. A broker that is down is in no route, so nobody else can tell that it is not among these."""
         _log.info("begins_to_read", brokers=sorted({queue.broker_name for queue in queues}), queues=len(queues))
 
-    @staticmethod
-    def tell_beyond_end(begins: Mapping[MessageQueue, int], facts: Mapping[MessageQueue, Facts]) -> None:
-        """Of what begins elsewhere than at the group's offset, as the queue does not reach there."""
-        for queue, at in begins.items():
-            group = facts[queue].group
-            if group is not None and beyond_end(group, facts[queue]):
-                _log.warning("goes_back", **place_keys(queue, group), to=at, hint=BEYOND_END)
-
     async def facts(self, queues: Iterable[MessageQueue], *specs: Spec) -> dict[MessageQueue, Facts]:
         """What brokers say of these queues; the group's offset and searches only where a spec needs them (one of each)."""
         group = any(spec.place is Place.GROUP for spec in specs)
@@ -253,21 +245,11 @@ class Looker:
         return self._cluster.is_final(mq)
 
     async def introduce(self, group: str, queues: Iterable[MessageQueue]) -> None:
-        """Make a group known that never had a member: lag tools find a group by its retry topic.
-
-        Brokers make that when a member says hello (ClientManageProcessor.java). We do, and take our leave at once. A group
-        that is known is left alone.
-        """
-        wrapped, me = self._access.wrap(group), self._cluster.client_id
-        hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
+        """Make a group known that never had a member: lag tools find a group by its retry topic. One that is known is left
+        alone."""
         try:
-            if await self._exists(f"{RETRY_PREFIX}{wrapped}"):
-                return
-            # One queue of each broker is enough to know its address.
-            for queue in {queue.broker_name: queue for queue in queues}.values():
-                address = await self._cluster.address_of(self._wrapped(queue))
-                await self._operations.heartbeat(address, hello)
-                await self._operations.unregister(address, me, wrapped)
+            if not await self._exists(f"{RETRY_PREFIX}{self._access.wrap(group)}"):
+                await say_hello(self._cluster, self._operations, group, queues)
         except RocketcrewError as error:
             _log.warning("group_not_introduced", group=group, error=str(error))
 
@@ -358,6 +340,26 @@ class Looker:
 
     def _wrapped(self, queue: MessageQueue) -> MessageQueue:
         return queue._replace(topic=self._access.wrap(queue.topic))
+
+
+async def say_hello(cluster: Cluster, operations: Operations, group: str, queues: Iterable[MessageQueue]) -> None:
+    """Have the brokers of these queues make the group's retry topic, as they do when a member says hello
+    (ClientManageProcessor.java); we take our leave at once."""
+    wrapped, me = cluster.access.wrap(group), cluster.client_id
+    hello = HeartbeatData(me, (), (ConsumerData(wrapped, CONSUME_ACTIVELY),))
+    # One queue of each broker is enough to know its address.
+    for queue in {queue.broker_name: queue for queue in queues}.values():
+        address = await cluster.address_of(queue._replace(topic=cluster.access.wrap(queue.topic)))
+        await operations.heartbeat(address, hello)
+        await operations.unregister(address, me, wrapped)
+
+
+def tell_beyond_end(begins: Mapping[MessageQueue, int], facts: Mapping[MessageQueue, Facts]) -> None:
+    """Of what begins elsewhere than at the group's offset, as the queue does not reach there."""
+    for queue, at in begins.items():
+        group = facts[queue].group
+        if group is not None and beyond_end(group, facts[queue]):
+            _log.warning("goes_back", **place_keys(queue, group), to=at, hint=BEYOND_END)
 
 
 def _is_for_good(error: BrokerError) -> bool:

@@ -37,7 +37,7 @@ from ..remoting.queues import MessageQueue
 from .batch_reader import RangePartition, part_of
 from .connections import Link, shared
 from .errors import DataLossError
-from .looking import Looker, looked
+from .looking import Looker, looked, tell_beyond_end
 from .marks import (
     Overtaken,
     Sound,
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             queue: first_offset(options.starting, queue, facts[queue], latest_when_too_late=late, fail=fail)
             for queue in queues
         }
-        looker.tell_beyond_end(begins, facts)
+        tell_beyond_end(begins, facts)
         return begins
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -327,7 +327,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             fail = options.fail_on_data_loss and not anew
             enters[queue] = first_offset(spec, queue, facts[queue], latest_when_too_late=True, fail=fail)
         known = told.keys() | self._latest.keys()  # named by options, or logged at the look before
-        looker.tell_beyond_end({queue: at for queue, at in enters.items() if queue not in known}, facts)
+        tell_beyond_end({queue: at for queue, at in enters.items() if queue not in known}, facts)
         return enters
 
     async def _changed(self, looker: Looker, begin: Offsets, marks: Marks, ends: Offsets) -> Marks:
