@@ -77,12 +77,6 @@ class ConsumeHooks:
         self._namespace = namespace
         self._log = log
 
-    def watch(self, call: Callable[[Any], object], group: str, messages: Sequence[Message]) -> object:
-        """Call the handler between the hooks."""
-        with self.around(group, messages) as done:
-            done.result = call(None)
-            return done.result
-
     @contextlib.contextmanager
     def around(self, group: str, messages: Sequence[Message]) -> Generator[CallResult]:
         """The handler's call, between the hooks."""

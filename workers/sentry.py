@@ -127,12 +127,6 @@ class SentryEvents:
                 if not number:
                     self._send(scope, failed)
 
-    def watch(self, call: Callable[[Any], object], group: str, messages: Sequence[Message]) -> object:
-        """Call the handler so."""
-        with self.around(group, messages) as done:
-            done.result = call(None)
-        return done.result
-
     def failed(self, queue: QueueInfo, message: Message | int, error: BaseException) -> None:
         """A message failed, which may be known by its queue offset only. Its error is sent, unless it was."""
         if self._is_marked(error, queue, message):

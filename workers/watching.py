@@ -31,8 +31,6 @@ from .user_errors import describe_error, keep_last_raise
 
 RECORDS_MAX = 2_048
 
-Call = Callable[[Any], object]
-
 
 class TraceLog:
     """Trace records of one worker since the last flush."""
@@ -89,12 +87,6 @@ class TraceLog:
                     messages=seen,
                 )
             )
-
-    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
-        """Call the handler so."""
-        with self.around(group, messages) as done:
-            done.result = call(None)
-            return done.result
 
     def _add(self, record: TraceRecord) -> None:
         if len(self._records) >= RECORDS_MAX:
@@ -160,12 +152,6 @@ class ProcessSpans:
         attributes = process_attributes(group, messages) | {"messaging.rocketmq.consumption_model": self._model}
         return process_span(self._api, messages[0].topic, attributes, carriers)
 
-    def watch(self, call: Call, group: str, messages: Sequence[Message]) -> object:
-        """Call the handler so."""
-        with self.around(group, messages) as done:
-            done.result = call(None)
-            return done.result
-
 
 def process_attributes(group: str, messages: Sequence[Message]) -> dict[str, Any]:
     """Raises ProtocolError for a message that cannot be decoded."""
@@ -195,23 +181,22 @@ Watcher = TraceLog | ProcessSpans | ConsumeHooks | SentryEvents
 
 def watched(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:
     """The handler with the watchers around it, the first one outermost; itself when there are none."""
-    function: Callable[[Any], object] = handler.function
-    for watcher in reversed(watchers):
-        function = _wrapped(function, group, watcher, batch=handler.batch)
     if not watchers:
         return handler
     wrapped = copy(handler)
-    wrapped.function = function
+    for watcher in reversed(watchers):
+        wrapped.function = _around(wrapped.function, group, watcher, batch=handler.batch)
     wrapped.function.__module__, wrapped.function.__qualname__ = handler.name.split(":", 1)
     return wrapped
 
 
-def _wrapped(
-    function: Callable[[Any], object], group: str, watcher: Watcher, *, batch: bool
-) -> Callable[[Any], object]:
-    if batch:
-        return lambda messages: watcher.watch(lambda _: function(messages), group, messages)
-    return lambda message: watcher.watch(lambda _: function(message), group, (message,))
+def _around(function: Callable[[Any], object], group: str, watcher: Watcher, *, batch: bool) -> Callable[[Any], object]:
+    def call(given: Any) -> object:
+        with watcher.around(group, given if batch else (given,)) as done:
+            done.result = function(given)
+            return done.result
+
+    return call
 
 
 def watched_async(handler: Handler, group: str, watchers: Sequence[Watcher]) -> Handler:

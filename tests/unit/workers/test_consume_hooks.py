@@ -82,7 +82,9 @@ def hooks_of(hook: Hook, *, clock: Clock | None = None, log: Log | None = None, 
 
 def watch(hook: Hook, function: Callable[[], object], **more: Any) -> object:
     messages = [make_message(b"x", topic="orders", queue_id=3)]
-    return hooks_of(hook, **more).watch(lambda _: function(), "group", messages)
+    with hooks_of(hook, **more).around("group", messages) as done:
+        done.result = function()
+        return done.result
 
 
 def raises(error: BaseException) -> Callable[[], object]:

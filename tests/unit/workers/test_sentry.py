@@ -419,10 +419,11 @@ def test_what_the_sdk_refuses_is_an_error_of_the_configuration() -> None:
 def test_one_error_object_is_an_event_for_each_message_that_fails_by_it(memory: Memory) -> None:
     events, error = SentryEvents("w1", "shop:handle", None), ValueError("made once")
     for each in (message(offset=5), message(offset=6)):
-        with pytest.raises(ValueError, match="made once"):
-            events.watch(raising(error), "group", [each])
+        with pytest.raises(ValueError, match="made once"), events.around("group", [each]):
+            raise error
         events.failed(QUEUE, each, error)  # as the runner does after each failed call
     assert [event["tags"]["offset"] for event in memory.events] == ["5", "6"]
-    events.watch(lambda _: None, "group", [message(offset=7)])
+    with events.around("group", [message(offset=7)]):
+        pass
     events.failed(QUEUE, message(offset=7), error)  # by the rows that the call gave
     assert [event["tags"]["offset"] for event in memory.events] == ["5", "6", "7"]
