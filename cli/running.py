@@ -18,7 +18,7 @@ import click
 
 from ..conf.exit_codes import EXIT_FORCED
 from ..conf.importing import uncollected
-from ..conf.printed import SHAPE, command_line, counted, same_settings
+from ..conf.printed import counted
 from ..conf.settings import MetricsSettings, Settings
 from ..durable.room import unusable
 from ..remoting.errors import UsageError
@@ -31,7 +31,7 @@ from .live_line import LiveLine, Rate, Reloads, beside, progress_line, start_blo
 from .options import LIVE_LEVEL, live_line, log_output
 from .patient_output import PatientOutput, drop_rest
 from .program_lines import Tell, for_program
-from .stagings import rows_go_to
+from .stagings import load_line, rows_go_to
 from .surroundings import Surroundings, check_nothing_shadows, surroundings
 from .tables import seen
 
@@ -287,14 +287,6 @@ def _tell(summary: Summary, tell: Tell | None, settings: Settings) -> None:
     if not sys.stderr.isatty():
         return
     click.echo(ended_line(summary, load_line(settings, summary.staging), next_run_loads=settings.spark.load), err=True)
-
-
-def load_line(settings: Settings, staging: str) -> str:
-    """The command line that loads what is sealed there, as the member's own loader would."""
-    target = rows_go_to(settings)
-    return command_line(
-        "load", "--staging", staging, *(("--target", target) if target else ()), *same_settings(settings, *SHAPE)
-    )
 
 
 def ended_line(summary: Summary, load: str, *, next_run_loads: bool = True) -> str:

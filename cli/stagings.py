@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from ..conf.printed import SHAPE, command_line, same_settings
 from ..conf.segment_format import BAD_DIR, OPEN_DIR, OUTCOMES_DIR, PLAN_DIR, READY_DIR
 from ..conf.settings import Settings
 from ..remoting.errors import UsageError
@@ -37,6 +38,14 @@ def rows_go_to(settings: Settings) -> str:
     from ..supervisor.loader_child import where  # brings the supervisor along, which most commands do without
 
     return where(settings.spark, group_home(settings) / "table")
+
+
+def load_line(settings: Settings, staging: Path | str) -> str:
+    """The command line that loads what is sealed there, as the member's own loader would."""
+    target = rows_go_to(settings)
+    return command_line(
+        "load", "--staging", staging, *(("--target", target) if target else ()), *same_settings(settings, *SHAPE)
+    )
 
 
 def staging_folders(settings: Settings) -> list[Path]:

@@ -16,7 +16,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from ..conf.printed import counted
-from ..conf.settings import Settings
+from ..conf.settings import Settings, value_of
 from ..remoting.errors import RocketcrewError
 from ..supervisor.member.send_back import first_attempt
 from ..testing.rehearsal import NotConsumedError, Rehearsal
@@ -80,7 +80,7 @@ def tried(
     for a handler that cannot run, StoppedError when the debugger is left by `q`, KeyboardInterrupt also when it hit the
     handler.
     """
-    given = {name: _value(settings, name) for name in TAKEN_OVER if settings.origin[name] != "default"}
+    given = {name: value_of(settings, name) for name in TAKEN_OVER if settings.origin[name] != "default"}
     by_topic = sorted(((unwrap(one.topic), one) for one in letters), key=lambda pair: pair[0])
     for topic, several in groupby(by_topic, key=lambda pair: pair[0]):
         with Rehearsal(
@@ -103,11 +103,6 @@ def tried(
                 for call in found.calls:
                     _look_into(call, debug=debug)
                 yield _judged(letter, topic, found)
-
-
-def _value(settings: Settings, name: str) -> object:
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)
 
 
 def _as_first_attempt(letter: Letter, topic: str) -> Message:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from ...client.clock import wall_ms
-from ...conf.printed import SHAPE, command_line, same_settings
 from ...conf.segment_format import EPOCH_FILE, FOLDER_FORMATS
 from ...conf.settings import Settings, require
 from ...durable.files import remove_tree
@@ -33,7 +32,7 @@ from ..moving import (
     show_moves,
 )
 from ..options import FOLDER_THERE, Dependent, table_place, with_settings
-from ..stagings import group_in_keys, staging_folders
+from ..stagings import group_in_keys, load_line, staging_folders
 from ..times import SKEW_MAX_MS, parse_time
 
 if TYPE_CHECKING:
@@ -161,7 +160,7 @@ def _ask_for_epochs(settings: Settings, folders: list[Path], queues: list[Messag
     stagings = [Staging(folder) for folder in folders]
     for staging in stagings:
         if staging.epoch_request().segments & staging.unloaded_names():
-            load = command_line("load", "--staging", staging.root, *same_settings(settings, "spark.target", *SHAPE))
+            load = load_line(settings, staging.root)
             raise UsageError(f"{staging.root} holds segments from before the last reset: load them first by `{load}`")
     asked = {key for staging in stagings for key in staging.epoch_request().queues}
     pending = {key.in_epoch(0): key.epoch for key in sorted(asked)}

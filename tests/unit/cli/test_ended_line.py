@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rocketcrew.cli.commands.load import load as load_command
-from rocketcrew.cli.running import ended_line, load_line, page_url
+from rocketcrew.cli.running import ended_line, page_url
+from rocketcrew.cli.stagings import load_line
 from rocketcrew.cli.surroundings import Surroundings
 from rocketcrew.conf.settings import load
 from rocketcrew.supervisor.service import Summary
