@@ -32,7 +32,7 @@ from light_jvm import light_environment
 from loader_world import Crash, World, in_order
 from loaders import COLUMNS, Loaders
 from needs import need
-from racers import Racers
+from racers import one_has_each_batch
 from segment_helpers import Helpers, Record
 from spark_for_iceberg import iceberg_jars
 
@@ -201,16 +201,6 @@ def test_of_two_loaders_one_makes_the_table(world: SparkWorld, table: int) -> No
     """A table that comes between two looks of Java's is an IllegalArgumentException, where the machine has much to do."""
     del table
     one_has_each_batch(world, 1)
-
-
-def one_has_each_batch(world: SparkWorld, races: int) -> None:
-    racers = Racers(world)
-    racers.race(races)
-    assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))
-    assert sum(loader.totals.replanned for loader in racers.loaders) == races
-    world.assert_exact()
-    for at in (0, 1):
-        world.assert_clean(at)
 
 
 def test_control_a_plain_append_after_a_look_has_the_rows_twice(world: SparkWorld) -> None:

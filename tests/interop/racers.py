@@ -45,3 +45,14 @@ class Racers:
         except BaseException:
             self._together.abort()
             raise
+
+
+def one_has_each_batch(world: World, races: int) -> None:
+    """What must hold after them."""
+    racers = Racers(world)
+    racers.race(races)
+    assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))
+    assert sum(loader.totals.replanned for loader in racers.loaders) == races
+    world.assert_exact()
+    for at in (0, 1):
+        world.assert_clean(at)

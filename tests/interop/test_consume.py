@@ -166,18 +166,11 @@ def test_notices_in_binary_are_understood(servers: Servers, new_crew: CrewMaker)
     """Requests of the broker's own have the headers that it prefers; only they make us look again in time."""
     settings: dict[str, object] = {"consumer.rebalance_interval_ms": 60_000}
     one = new_crew(**settings)
-    wait_until(lambda: assigned(one) == QUEUES, what="all queues for the first member")
+    wait_until(lambda: len(one.assigned()) == QUEUES, what="all queues for the first member")
     two = new_crew(slot=1, **settings)
-    wait_until(lambda: assigned(one) == assigned(two) == QUEUES // 2, what="an even split")
+    wait_until(lambda: len(one.assigned()) == len(two.assigned()) == QUEUES // 2, what="an even split")
     assert two.stop() == 0
-    wait_until(lambda: assigned(one) == QUEUES, what="all queues for the member that stays")
-
-
-def assigned(crew: Crew) -> int:
-    """How many queues of the topic the member has."""
-    status = crew.status()
-    found = status["queues"] if status else []
-    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
+    wait_until(lambda: len(one.assigned()) == QUEUES, what="all queues for the member that stays")
 
 
 @ON_BOTH

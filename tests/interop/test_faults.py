@@ -141,14 +141,7 @@ def take_name_server_away(scene: Scene, crew: Crew) -> None:
 def set_queues(scene: Scene, crew: Crew, write: int, read: int) -> None:
     words = ("-b", scene.site.broker(A).address, "-t", scene.topic, "-w", str(write), "-r", str(read))
     scene.site.admin("updateTopic", *words)
-    wait_until(lambda: assigned(crew) == read, WAIT_S, f"{read} queues")
-
-
-def assigned(crew: Crew) -> int:
-    """How many queues of the topic the crew has."""
-    status = crew.status()
-    found = status["queues"] if status else []
-    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
+    wait_until(lambda: len(crew.assigned()) == read, WAIT_S, f"{read} queues")
 
 
 def begins_anew(crew: Crew) -> bool:
@@ -264,7 +257,7 @@ def test_one_of_two_brokers_dies(site: Site, scene: Scene) -> None:
         scene.wait_for_share(crew, 0.2)
         site.broker(B).kill()
         load.finish(scene.limit_s)
-        wait_until(lambda: assigned(crew) == QUEUES, WAIT_S, "the queues of the broker that lives")
+        wait_until(lambda: len(crew.assigned()) == QUEUES, WAIT_S, "the queues of the broker that lives")
         site.broker(B).start()
         site.wait_until_known(A, B)
         scene.judge(crew, load, forgets=True)

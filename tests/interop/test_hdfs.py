@@ -26,7 +26,7 @@ from hdfs_world import HDFS_CONF, HdfsWorld, small_at
 from light_jvm import light_environment
 from loaders import WAIT_S, Loaders
 from needs import need
-from racers import Racers
+from racers import Racers, one_has_each_batch
 from segment_helpers import Record
 
 from rocketcrew import read
@@ -110,13 +110,7 @@ def test_a_foreign_folder_is_refused_and_stays(world: HdfsWorld) -> None:
 
 @pytest.mark.parametrize("races", [5, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(1800)])])
 def test_of_two_loaders_one_has_each_batch(world: HdfsWorld, races: int) -> None:
-    racers = Racers(world)
-    racers.race(races)
-    assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))
-    assert sum(loader.totals.replanned for loader in racers.loaders) == races
-    world.assert_exact()
-    for at in (0, 1):
-        world.assert_clean(at)
+    one_has_each_batch(world, races)
 
 
 class MovedInto(HdfsFolder):

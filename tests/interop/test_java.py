@@ -32,13 +32,6 @@ def outcome(numbers: range) -> dict[int, int]:
     return {number: 2 * (number % 50 == 7) for number in numbers if number % 1000 != 999}
 
 
-def queues_of(crew: Crew) -> set[int]:
-    """Queues of the topic that our member has now."""
-    status = crew.status()
-    found = status["queues"] if status else []
-    return {queue["queue_id"] for queue in found if queue["topic"] == crew.topic and queue["state"] == "assigned"}
-
-
 def all_committed(cluster: Cluster, group: str, topic: str) -> bool:
     with Watch(cluster.name_server) as watch:
         return all(row.lag == 0 for row in watch.lag(group, [topic, f"%RETRY%{group}"]))
@@ -63,10 +56,10 @@ def test_a_java_member_and_ours_share_the_queues(servers: Servers, tmp_path: Pat
     crew = Crew(tmp_path, servers, "numbers_handler:number", topic, load=False, group=group, **settings)
     crew.start()
     try:
-        wait_until(lambda: queues_of(crew) == ALL_QUEUES, what="all queues for the first member")
+        wait_until(lambda: crew.assigned() == ALL_QUEUES, what="all queues for the first member")
         with member_of(tmp_path, java_classes(servers.kind.version), crew) as member:
-            wait_until(lambda: len(queues_of(crew)) == len(member.queues()) == QUEUES // 2, what="an even split")
-            assert queues_of(crew) | member.queues() == ALL_QUEUES
+            wait_until(lambda: len(crew.assigned()) == len(member.queues()) == QUEUES // 2, what="an even split")
+            assert crew.assigned() | member.queues() == ALL_QUEUES
             send_numbers(servers, topic, numbers)
             wait_until(
                 lambda: crew.counter("done_messages") + len(member.done()) >= len(outcome(numbers)), what="all finished"
@@ -74,7 +67,7 @@ def test_a_java_member_and_ours_share_the_queues(servers: Servers, tmp_path: Pat
             wait_until(lambda: answers(lambda: crew.dead_letters() == 2), what="the dead letters")
             member.leave()  # a Java member commits for the first time after ten seconds, or now
             by_java = member.done()
-        wait_until(lambda: queues_of(crew) == ALL_QUEUES, what="all queues for the member that stays")
+        wait_until(lambda: crew.assigned() == ALL_QUEUES, what="all queues for the member that stays")
         send_numbers(servers, topic, later)
         wanted = {**outcome(numbers), **outcome(later)}
         wait_until(

@@ -37,13 +37,6 @@ def ended(trace: Path, pid: int | None = None) -> set[int]:
     return {line.number for line in lines_of(trace) if line.what == "END" and pid in (None, line.pid)}
 
 
-def assigned(crew: Crew) -> int:
-    """How many queues of the topic our member has."""
-    status = crew.status()
-    found = status["queues"] if status else []
-    return sum(queue["topic"] == crew.topic and queue["state"] == "assigned" for queue in found)
-
-
 @ON_BOTH
 def test_a_java_orderly_member_comes_and_goes(
     servers: Servers, tmp_path: Path, java_classes: Callable[[str], str]
@@ -63,7 +56,7 @@ def test_a_java_orderly_member_comes_and_goes(
             member.wait_for(lambda: "STARTED" in member.lines(), "start")
             wait_until(lambda: crew.lag() == 0, what="the first part")
             # Else ours may have handled the second part before Java's member has a queue.
-            wait_until(lambda: assigned(crew) == QUEUES // 2, what="an even split")
+            wait_until(lambda: len(crew.assigned()) == QUEUES // 2, what="an even split")
             send_numbers(servers, topic, range(numbers.stop // parts, 2 * numbers.stop // parts))
             wait_until(lambda: len(ended(trace, member.pid)) > 50, what="Java's part")
             send_numbers(servers, topic, range(2 * numbers.stop // parts, numbers.stop))

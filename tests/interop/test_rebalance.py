@@ -50,17 +50,10 @@ def test_java_allocates_as_it_was_recorded(version: str, tmp_path: Path, java_cl
     assert found == wanted
 
 
-def queues_of(crew: Crew) -> set[int]:
-    """Queues of the topic that our member has now."""
-    status = crew.status()
-    found = status["queues"] if status else []
-    return {queue["queue_id"] for queue in found if queue["topic"] == crew.topic and queue["state"] == "assigned"}
-
-
 def split(crews: list[Crew], crowd: Crowd, prefix: str) -> list[set[int]]:
     """Who has which queues: ours, then Java's whose names begin so."""
     theirs = [queues for name, queues in crowd.queues().items() if name.startswith(prefix)]
-    return [*(queues_of(crew) for crew in crews), *theirs]
+    return [*(crew.assigned() for crew in crews), *theirs]
 
 
 def is_whole(parts: list[set[int]], members: int) -> bool:
@@ -162,6 +155,6 @@ def test_fixed_lists_of_both_are_kept_to(servers: Servers, tmp_path: Path, java_
             crowd.leave("config/1")
             looks = crew.counter("rebalances")
             wait_until(lambda: crew.counter("rebalances") >= looks + 2, FAR_S, "another look, with its answers")
-            assert queues_of(crew) == set(range(3))
+            assert crew.assigned() == set(range(3))
     finally:
         assert crew.stop() == 0

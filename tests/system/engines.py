@@ -12,12 +12,11 @@ from typing import Any
 
 import psutil
 import pyarrow as pa
-import pyarrow.dataset as ds
 from ports import free_ports
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import HANDLERS, KEY, Broker, duplicate_keys, wait_until
+from harness import HANDLERS, Broker, duplicate_keys, rows_in, wait_until
 
 from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
@@ -80,8 +79,7 @@ class Engine:
         return code
 
     def rows(self) -> pa.Table:
-        files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
-        return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
+        return rows_in(self.table)
 
     def numbers(self) -> list[int]:
         return sorted(self.rows().column("number").to_pylist())

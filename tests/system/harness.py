@@ -30,14 +30,16 @@ from waiting import came_true
 from rocketcrew.cli.children import Child, listens
 from rocketcrew.cli.watch import Watch
 from rocketcrew.client.access import Access, access_to
+from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
-from rocketcrew.client.operations import Operations, PullStatus, parse_pull
+from rocketcrew.client.operations import Operations, PullStatus
 from rocketcrew.client.outgoing import OutgoingMessage
 from rocketcrew.client.sync import SyncProducer
-from rocketcrew.remoting.codes import PULL_SUBSCRIPTION
+from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.remoting.errors import RocketcrewError, UsageError
-from rocketcrew.remoting.headers import PullRequest
+from rocketcrew.remoting.names import TOOLS_GROUP
 from rocketcrew.remoting.stored import StoredMessage, decode_messages
+from rocketcrew.source.searching import look_at
 from rocketcrew.spark.arrow_writer import ArrowWriter
 from rocketcrew.spark.loader import Loader
 from rocketcrew.spark.plan import PlanBounds, Trigger
@@ -113,6 +115,22 @@ class Broker:
         self.child.stop(WAIT_S)
 
 
+def one_queue(broker: Broker, topic: str) -> None:
+    """The topic has one queue, so that everything comes after what waits there."""
+
+    async def make() -> None:
+        async with open_cluster(broker.name_server) as cluster:
+            await Admin(cluster).create_topic_everywhere(TopicConfig(topic, 1, 1))
+
+    asyncio.run(make())
+
+
+def rows_in(table: Path) -> pa.Table:
+    """All rows of a folder's batches."""
+    files = [str(path) for path in table.glob("batch_id=*/*.parquet")]
+    return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
+
+
 class Crew:
     """A supervisor process; `kill` and `start` keep its state folder."""
 
@@ -166,6 +184,11 @@ class Crew:
         except UsageError:
             return None
 
+    def assigned(self) -> set[int]:
+        """Queues of the topic that our member has now."""
+        found = (self.status() or {"queues": []})["queues"]
+        return {each["queue_id"] for each in found if each["topic"] == self.topic and each["state"] == "assigned"}
+
     def staff(self) -> dict[str, Any]:
         """The status's counts of workers that come and go."""
         status = self.status()
@@ -211,8 +234,7 @@ class Crew:
 
     def loaded_rows(self) -> pa.Table:
         """All rows of the table."""
-        files = [str(path) for path in self.table.glob("batch_id=*/*.parquet")]
-        return ds.dataset(files).to_table() if files else pa.table({name: [] for name in [*KEY, "number"]})
+        return rows_in(self.table)
 
     def load(self, *, leave_gaps: bool = False, recreated: bool = False) -> pa.Table:
         """Load every sealed segment into the table as the loader does, without a JVM; all rows of the table.
@@ -313,11 +335,7 @@ def stored_messages(name_server: str, topic: str) -> list[StoredMessage]:
             for mq in await cluster.queues_to_read(topic, refresh=True):
                 address, offset = await cluster.address_of(mq), 0
                 while offset < await operations.max_offset(mq):
-                    header = PullRequest(
-                        "TOOLS_CONSUMER", topic, mq.queue_id, offset, 32, PULL_SUBSCRIPTION, 0, 0, 0, "*", "TAG",
-                        broker_name=mq.broker_name,
-                    )  # fmt: skip
-                    result = parse_pull(await operations.pull(address, header), address)
+                    result = await look_at(operations, address, [TOOLS_GROUP], mq, offset, 32)
                     if result.status is PullStatus.FOUND:
                         found += decode_messages(bytes(result.body))
                     offset = result.header.next_begin_offset

@@ -11,14 +11,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, patient_producer, send_numbers, wait_for_end, wait_until
+from harness import WAIT_S, Broker, Crew, one_queue, patient_producer, send_numbers, wait_for_end, wait_until
 from pressure_handlers import RELEASE, is_in_hand
 
-from rocketcrew.client.admin import Admin
 from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.operations import Operations
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.workers.prefix import complete_prefix
 from rocketcrew.workers.salvage import salvage
 from rocketcrew.workers.sealing import open_segments
@@ -27,16 +25,6 @@ TOPIC = "journalled"
 BEFORE, BEHIND = 100, 10_000
 ALL = BEFORE + 1 + BEHIND
 PIECES, PIECE = 4, 50
-
-
-def one_queue(broker: Broker) -> None:
-    """The topic has one queue, so that everything comes after the stuck message."""
-
-    async def make() -> None:
-        async with open_cluster(broker.name_server) as cluster:
-            await Admin(cluster).create_topic_everywhere(TopicConfig(TOPIC, 1, 1))
-
-    asyncio.run(make())
 
 
 def reset(crew: Crew, offset: int) -> None:
@@ -76,7 +64,7 @@ def test_what_was_done_behind_a_stuck_message_does_not_run_again(
         "results.seal_idle_ms": 200, "workers.chunks_in_flight": 1,  # nothing waits in the hands of the stuck worker
     })  # fmt: skip
     try:
-        one_queue(broker)
+        one_queue(broker, TOPIC)
         crew.start()
         with patient_producer(broker) as producer:
             for start in range(0, BEFORE, 50):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,27 +10,16 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from harness import WAIT_S, Broker, Crew, patient_producer, say, wait_for_end, wait_until
+from harness import WAIT_S, Broker, Crew, one_queue, patient_producer, say, wait_for_end, wait_until
 from long_handlers import LONG
 
-from rocketcrew.client.admin import Admin
-from rocketcrew.client.opening import open_cluster
 from rocketcrew.client.outgoing import OutgoingMessage
-from rocketcrew.remoting.admin_bodies import TopicConfig
 from rocketcrew.supervisor.journal_file import read_journal
 
 TOPIC = "long"
 WARM = 2_000
 """Quick messages before, so that chunks are as large as they become."""
 QUICK = 40
-
-
-def one_queue(broker: Broker) -> None:
-    async def make() -> None:
-        async with open_cluster(broker.name_server) as cluster:
-            await Admin(cluster).create_topic_everywhere(TopicConfig(TOPIC, 1, 1))
-
-    asyncio.run(make())
 
 
 def send(broker: Broker, bodies: list[bytes]) -> None:
@@ -58,7 +46,7 @@ def test_what_ended_before_a_long_call_is_durable_during_it(
 ) -> None:
     monkeypatch.setenv("LONG_CALLS", str(tmp_path))
     monkeypatch.setenv("LONG_HOW", how)
-    one_queue(broker)
+    one_queue(broker, TOPIC)
     settings: dict[str, Any] = {"workers.count": 1}
     crew = Crew(tmp_path, broker, f"long_handlers:{kind}", TOPIC, load=False, **settings)
     crew.start()

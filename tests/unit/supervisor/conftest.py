@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import pytest
 
 from rocketcrew.durable.intervals import Intervals
-from rocketcrew.remoting.codes import ResponseCode
+from rocketcrew.remoting.batch import BatchEntry, encode_batch
+from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
 from rocketcrew.remoting.properties import encode_properties
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.remoting.stored import StoredMessage, encode_message
@@ -36,6 +37,13 @@ def record(
         store_timestamp_ms=stored_ms,
     )  # fmt: skip
     return encode_message(message)
+
+
+def inner_batch(first: int, count: int) -> bytes:
+    body = encode_batch([BatchEntry(0, b"m", b"") for _ in range(count)])
+    return encode_message(
+        StoredMessage(TOPIC, body, queue_offset=first, sysflag=SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP)
+    )
 
 
 class Bench:

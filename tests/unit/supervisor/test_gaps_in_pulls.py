@@ -8,15 +8,14 @@ import pytest
 
 from rocketcrew.durable.intervals import Intervals, QueueKey
 from rocketcrew.durable.outcomes import FILTERED, LOST, NO_ROWS, SENT_BACK, UNDELIVERED, Outcomes
-from rocketcrew.remoting.batch import BatchEntry, encode_batch
-from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
+from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
-from rocketcrew.remoting.stored import StoredMessage, encode_message, walk
+from rocketcrew.remoting.stored import walk
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.pulling import GAPS_LOGGED_EVERY_S, gaps_between
 
-from .conftest import record
+from .conftest import inner_batch, record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,13 +31,6 @@ def noted(bench: Bench) -> Outcomes:
 
 def pieces(outcomes: Outcomes, kind: str, bench: Bench) -> tuple[tuple[int, int], ...]:
     return outcomes.of_queue(kind, QueueKey("g", *bench.queue())).pieces
-
-
-def inner_batch(first: int, count: int) -> bytes:
-    body = encode_batch([BatchEntry(0, b"m", b"") for _ in range(count)])
-    return encode_message(
-        StoredMessage("orders", body, queue_offset=first, sysflag=SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP)
-    )
 
 
 def test_with_a_filter_they_are_filtered_in_one_range(bench: Bench) -> None:

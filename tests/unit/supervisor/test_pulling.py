@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocketcrew.durable.intervals import Intervals
-from rocketcrew.remoting.batch import BatchEntry, encode_batch
-from rocketcrew.remoting.codes import SYSFLAG_INNER_BATCH, SYSFLAG_NEED_UNWRAP, ResponseCode
-from rocketcrew.remoting.stored import StoredMessage, encode_message
+from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
 from rocketcrew.supervisor.core.process_queue import RESERVE_BYTES_MAX, RESERVE_BYTES_MIN
 from rocketcrew.supervisor.core.pulling import TRIM_EVERY_S, PullResult, thresholds
 from rocketcrew.supervisor.core.slab import UNIT_BYTES
 
-from .conftest import record
+from .conftest import inner_batch, record
 
 if TYPE_CHECKING:
     from .conftest import Bench
@@ -289,17 +287,10 @@ def test_a_gap_that_was_passed_before_belongs_to_no_record_any_more(bench: Bench
 # --- inner batches ----------------------------------------------------------------------------------------------
 
 
-def _inner_batch(first: int, count: int) -> bytes:
-    body = encode_batch([BatchEntry(0, b"m", b"") for _ in range(count)])
-    return encode_message(
-        StoredMessage("orders", body, queue_offset=first, sysflag=SYSFLAG_INNER_BATCH | SYSFLAG_NEED_UNWRAP)
-    )
-
-
 def test_a_commit_does_not_cut_into_an_unfinished_inner_batch(bench: Bench) -> None:
     (handle,) = bench.open(0)
     bench.worker("w1")
-    body = _inner_batch(0, 3) + _inner_batch(3, 4)
+    body = inner_batch(0, 3) + inner_batch(3, 4)
     slot = bench.core.room_for(handle, len(body))
     assert slot is not None
     bench.view[slot.start : slot.start + len(body)] = body
