@@ -71,9 +71,9 @@ def is_reset(q: PulledQueue, offset: int, final: bool, now: float) -> bool:
 
 def is_forgotten(q: PulledQueue, left_at: int, final: bool, now: float) -> bool:
     """Of a queue that ends in doubt, to be opened here again or in a stop: whether a broker that was killed left its commit
-    behind, so that it is asked for again, as of a queue that goes on (`_went_back`). Not with locks: another may have had
-    that."""
-    again = q.pq.state is QueueState.DRAINING and q.ours and q.move is None and q.pq.locked_until == inf
+    behind, so that it is asked for again, as of a queue that goes on (`_went_back`): also one that was moved to where a
+    failover had replaced its end. Not with locks: another may have had that."""
+    again = q.pq.state is QueueState.DRAINING and q.ours and q.pq.locked_until == inf
     return again and q.in_doubt and 0 <= left_at < guarded_from(q) and not is_reset(q, left_at, final, now)
 
 

@@ -567,6 +567,22 @@ def test_a_correction_backwards_is_committed_when_the_broker_says_it_once_more(m
     assert [(commit.offset, commit.guarded) for commit in bench.take(act.Commit)] == [(1, False)]
 
 
+@pytest.mark.parametrize("in_a_stop", [False, True])
+def test_a_correction_in_doubt_is_told_to_a_broker_that_forgot_what_was_committed(make: Make, in_a_stop: bool) -> None:
+    """A failover had replaced the end of the queue, and had the group's offset of ten seconds before: all since ran again."""
+    bench, handle = running(make)
+    assert bench.persist() == [2]
+    lost(bench)
+    moved(bench, handle, 1)
+    if in_a_stop:
+        stops(bench)
+    assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(1, True, 2)]
+    bench.core.handle(ev.Committed(handle, 1, ok=True, left_at=0), bench.now)
+    bench.pass_ms(600)
+    assert [(commit.offset, commit.guarded, commit.known) for commit in bench.take(act.Commit)] == [(1, True, 0)]
+    assert bench.core.state.pulled[handle].pq.state is QueueState.DRAINING
+
+
 def in_hand(make: Make) -> tuple[Bench, int, Chunk]:
     bench = make()
     bench.core.handle(ev.Start(), bench.now)
