@@ -344,14 +344,16 @@ def _retries(facts: Facts) -> Iterator[Finding]:
             yield _fine(check, f"{topic.name} is made by the brokers with {when}")
             continue
         needed = needed or PERM_WRITE
-        closed = sorted({broker for bit in (PERM_READ, PERM_WRITE) if needed & bit for broker in _without(topic, bit)})
+        closed = set(_without(topic, PERM_READ)) if needed & PERM_READ else set[str]()
+        # From a broker whose slave acts as master the name server takes that right (RouteInfoManager.java, registerBroker).
+        closed.update(broker for broker in _without(topic, PERM_WRITE) if broker not in facts.masterless)
         todo = f"`mqadmin updateTopicPerm -t {topic.typed} -p 6`"
         if topic.refused:
             yield _refused(check, topic)
         elif closed:
             lost = "failed messages are not retried" if check == "retry topic" else "dead letters cannot be stored"
             words = "may not be read and written" if needed & PERM_READ else "may not be written"
-            yield Finding(Level.FAULT, check, f"{topic.name} {words} on {', '.join(closed)}, so {lost}", todo)
+            yield Finding(Level.FAULT, check, f"{topic.name} {words} on {', '.join(sorted(closed))}, so {lost}", todo)
         elif topic.name.startswith(DLQ_PREFIX) and _without(topic, PERM_READ):
             yield Finding(
                 Level.WARNING, check, f"{topic.name} may not be read, so `rocketcrew dlq` shows nothing", todo
@@ -424,9 +426,10 @@ def version_of(text: str) -> tuple[int, int, int] | None:
 
 def _masterless(name: str, replica: int) -> Finding:
     there = f"only replica {replica}" if replica else "only a slave that acts as one"
+    locks = " its queues get no locks (consumer.order)," if replica else ""
     return Finding(Level.WARNING, "broker", f"{name}: no master, {there}, which may lack its newest messages and offsets",
-                   "start its master: until then nothing can be sent to it or sent back, its queues get no locks"
-                   " (consumer.order), and no offset can be reset")  # fmt: skip
+                   f"start its master: until then nothing can be sent to it or sent back,{locks} and no offset can be"
+                   " reset")  # fmt: skip
 
 
 def _broker(broker: BrokerFacts, *, client_rebalance: bool) -> Iterator[Finding]:

@@ -216,6 +216,15 @@ def test_a_broker_of_which_only_slaves_are_left_has_no_master(
     assert without_master([route]) == masterless
 
 
+def test_while_a_slave_acts_as_master_no_topic_is_said_to_lack_the_right_to_write() -> None:
+    """The name server takes it for so long: an operator was told to set it, though the topic has it. Locks are given, too."""
+    acting = replace(FINE, masterless={"a": 0}, retry=replace(RETRY, perms={"a": 4}), dead=replace(DEAD, perms={"a": 4}))
+    (told,) = of(acting)
+    assert told.check == "broker"
+    assert "locks" not in told.todo
+    assert "locks" in of(replace(FINE, masterless={"a": 1}))[0].todo
+
+
 def test_members_that_share_no_queues_may_be_more_than_those() -> None:
     assert not of(replace(FINE, topics=[replace(ORDERS, queues=1)], group=replace(GROUP, shares_queues=False)))
 
