@@ -2,10 +2,11 @@
 
 First the next queue in turn, after a failure one of another broker where there is one. Tried again is what Java tries
 again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a refusal of the message itself is not. What
-could not be reached may be elsewhere now: where, is asked for later attempts and sends. An attempt waits for that only where
-it goes to a broker again that was lost before, for one question that was asked since, or to one whose address is not known;
-and for half of the time that is left at most. An attempt that was lost may have been stored: a retried message can arrive
-twice, with one message id (UNIQ_KEY).
+could not be reached may be elsewhere now, and so may be what takes nothing: a master that was made a slave by hand stays
+there, and says that it is busy. Where, is asked for later attempts and sends. An attempt waits for that only where it goes to
+a broker again that was lost before, for one question that was asked since (where that took nothing, for none but the one
+under way: most are busy indeed), or to one whose address is not known; and for half of the time that is left at most. An
+attempt that was lost may have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
 """
@@ -16,11 +17,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from math import inf
 from typing import Final, cast
 
 from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
 from ..remoting.bodies import TopicRouteData
-from ..remoting.codes import RequestCode
+from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
 from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError
 from ..remoting.headers import MaxOffset
@@ -38,6 +40,8 @@ from .send_result import SendResult, SendStatus, result_of
 SEND_TIMEOUT_MS = 3_000
 RETRIES = 2
 PROBE_TIMEOUT_MS = 200
+TAKES_NOTHING: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
+"""How slaves refuse what is sent to them (SendMessageProcessor.java, rejectRequest and handlePutMessageResult)."""
 _SEND_RULES: Final = {
     "retries": INT32,
     "retry_codes": Rule(
@@ -145,6 +149,8 @@ class Sender:
             except RocketcrewError as error:
                 if isinstance(error, UnreachableError):
                     lost.setdefault(mq.broker_name, place)
+                elif _may_be_elsewhere(error):
+                    lost.setdefault(mq.broker_name, (place[0], -inf))
                 if last or self._cluster.is_closed or time.monotonic() >= deadline_s or not self._is_retried(error):
                     return _ended(stored, error, tried if len(tried) > 1 else (), began_s)
                 _log.debug("send_retried", topic=prepared.topic, broker=mq.broker_name, error=str(error))
@@ -214,7 +220,8 @@ class Sender:
         lost: Mapping[str, tuple[str | None, float]],
         deadline_s: float,
     ) -> MessageQueue:
-        """Where the next attempt goes; `lost`: the brokers that could not be reached, where and when that was tried first."""
+        """Where the next attempt goes; `lost`: the brokers that may be elsewhere, where and when they were tried first, and
+        -inf of one that has answered."""
 
         def left_s() -> float:
             return max(0.0, deadline_s - time.monotonic())
@@ -256,7 +263,7 @@ class Sender:
 
     def _failed(self, context: SendContext, error: RocketcrewError, topic: str) -> None:
         context.error = error
-        if isinstance(error, UnreachableError):
+        if _may_be_elsewhere(error):
             self._cluster.look_again(topic)
 
     def _is_retried(self, error: RocketcrewError) -> bool:
@@ -310,6 +317,11 @@ class Sender:
             lambda mq: faults.is_available(now_ms, mq.broker_name),
             lambda mq: faults.is_reachable(mq.broker_name),
         )
+
+
+def _may_be_elsewhere(error: RocketcrewError) -> bool:
+    """Whether the broker's master may have another address by now."""
+    return isinstance(error, UnreachableError) or (isinstance(error, BrokerError) and error.code in TAKES_NOTHING)
 
 
 def _ended(stored: SendResult | None, error: RocketcrewError, tried: Sequence[str], began_s: float) -> SendResult:

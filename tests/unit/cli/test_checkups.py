@@ -218,7 +218,9 @@ def test_a_broker_of_which_only_slaves_are_left_has_no_master(
 
 def test_while_a_slave_acts_as_master_no_topic_is_said_to_lack_the_right_to_write() -> None:
     """The name server takes it for so long: an operator was told to set it, though the topic has it. Locks are given, too."""
-    acting = replace(FINE, masterless={"a": 0}, retry=replace(RETRY, perms={"a": 4}), dead=replace(DEAD, perms={"a": 4}))
+    acting = replace(
+        FINE, masterless={"a": 0}, retry=replace(RETRY, perms={"a": 4}), dead=replace(DEAD, perms={"a": 4})
+    )
     (told,) = of(acting)
     assert told.check == "broker"
     assert "locks" not in told.todo

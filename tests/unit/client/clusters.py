@@ -73,3 +73,17 @@ def at(port, *, slave=None, name="a", queues=2, perm=6):
     """A route to one broker, and its slave."""
     addresses = {0: f"{name}:{port}"} | ({1: f"{name}:{slave}"} if slave else {})
     return TopicRouteData((QueueData(name, queues, queues, perm),), (BrokerData(name, addresses),))
+
+
+class Moves:
+    """A name server: the broker is at the first address when it is asked first, at the second from then on."""
+
+    def __init__(self, *addresses):
+        self.addresses = list(addresses)
+
+    def __call__(self, command):
+        address = self.addresses.pop(0) if len(self.addresses) > 1 else self.addresses[0]
+        if address is None:
+            return None  # it does not answer
+        queues, brokers = (QueueData("b", 1, 1, 6),), (BrokerData("b", {0: address}),)
+        return command.response(0, body=TopicRouteData(queue_datas=queues, broker_datas=brokers).encode())
