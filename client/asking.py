@@ -6,13 +6,15 @@ from collections.abc import Collection
 
 from ..remoting.codes import RequestCode, ResponseCode
 from ..remoting.command import Command
-from ..remoting.errors import BrokerError
+from ..remoting.errors import BrokerError, UnreachableError
 from ..remoting.fields import Header
 from .connection import name_of_request
 from .pending import BodySink
 from .remoting_client import Remoting
 
 _SUCCESS = frozenset({int(ResponseCode.SUCCESS)})
+_TAKES_NOTHING = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE})
+"""How slaves refuse what is sent to them (SendMessageProcessor.java, rejectRequest and handlePutMessageResult)."""
 
 
 async def ask(
@@ -46,6 +48,11 @@ def is_refusal(code: int, remark: str) -> bool:
     """Whether a broker's answer says that the account, or the group, may not do what was asked."""
     # 4.9 answers what its access control refuses with code 1 and the exception's name.
     return code == ResponseCode.NO_PERMISSION or "AclException" in remark
+
+
+def may_be_elsewhere(error: BaseException) -> bool:
+    """Whether the master that was asked, to store something, may have another address by now."""
+    return isinstance(error, UnreachableError) or (isinstance(error, BrokerError) and error.code in _TAKES_NOTHING)
 
 
 def is_missing_topic(error: BaseException) -> bool:

@@ -22,12 +22,12 @@ from typing import Final, cast
 
 from ..remoting.arguments import FLAG, INT32, Rule, check_fields, number, shown
 from ..remoting.bodies import TopicRouteData
-from ..remoting.codes import RequestCode, ResponseCode
+from ..remoting.codes import RequestCode
 from ..remoting.command import Command
 from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, TimedOutError, UnreachableError, UsageError
 from ..remoting.headers import MaxOffset
 from ..remoting.queues import MessageQueue
-from .asking import refusal
+from .asking import may_be_elsewhere, refusal
 from .cluster import Cluster
 from .faults import LatencyFaults
 from .logs import get_logger
@@ -40,8 +40,6 @@ from .send_result import SendResult, SendStatus, result_of
 SEND_TIMEOUT_MS = 3_000
 RETRIES = 2
 PROBE_TIMEOUT_MS = 200
-TAKES_NOTHING: Final = frozenset({int(ResponseCode.SYSTEM_BUSY), int(ResponseCode.SERVICE_NOT_AVAILABLE)})
-"""How slaves refuse what is sent to them (SendMessageProcessor.java, rejectRequest and handlePutMessageResult)."""
 _SEND_RULES: Final = {
     "retries": INT32,
     "retry_codes": Rule(
@@ -149,7 +147,7 @@ class Sender:
             except RocketcrewError as error:
                 if isinstance(error, UnreachableError):
                     lost.setdefault(mq.broker_name, place)
-                elif _may_be_elsewhere(error):
+                elif may_be_elsewhere(error):
                     lost.setdefault(mq.broker_name, (place[0], -inf))
                 if last or self._cluster.is_closed or time.monotonic() >= deadline_s or not self._is_retried(error):
                     return _ended(stored, error, tried if len(tried) > 1 else (), began_s)
@@ -263,7 +261,7 @@ class Sender:
 
     def _failed(self, context: SendContext, error: RocketcrewError, topic: str) -> None:
         context.error = error
-        if _may_be_elsewhere(error):
+        if may_be_elsewhere(error):
             self._cluster.look_again(topic)
 
     def _is_retried(self, error: RocketcrewError) -> bool:
@@ -317,11 +315,6 @@ class Sender:
             lambda mq: faults.is_available(now_ms, mq.broker_name),
             lambda mq: faults.is_reachable(mq.broker_name),
         )
-
-
-def _may_be_elsewhere(error: RocketcrewError) -> bool:
-    """Whether the broker's master may have another address by now."""
-    return isinstance(error, UnreachableError) or (isinstance(error, BrokerError) and error.code in TAKES_NOTHING)
 
 
 def _ended(stored: SendResult | None, error: RocketcrewError, tried: Sequence[str], began_s: float) -> SendResult:

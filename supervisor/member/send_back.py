@@ -22,7 +22,7 @@ from struct import Struct
 
 import structlog
 
-from ...client.asking import ask
+from ...client.asking import ask, may_be_elsewhere
 from ...client.clock import wall_ms
 from ...client.cluster import Cluster
 from ...client.operations import SEND_BACK_TIMEOUT_MS, Operations
@@ -107,6 +107,8 @@ class SendBacks:
             return True
         except RocketcrewError as error:
             log.warning("resend_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
+            if may_be_elsewhere(error):
+                self._cluster.look_again(RETRY_PREFIX + self._group)
             by_send_back = action.mode is Mode.LAST_ATTEMPT and await self._is_for_its_broker(action, message, error)
         return by_send_back and await self._taken_by_its_broker(action, record, message)
 

@@ -108,6 +108,25 @@ def play(scene: Callable[[Scene], Awaitable[None]], limit: int = -1) -> None:
     asyncio.run(run())
 
 
+def test_where_a_master_of_before_takes_nothing_it_is_looked_for() -> None:
+    """It was made a slave, and is read from as before: until the next poll each failed message was refused."""
+
+    async def scene(s: Scene) -> None:
+        message = await s.send()
+        s.refused = {SEND_BACK: ResponseCode.SYSTEM_ERROR, SEND: ResponseCode.SYSTEM_BUSY}
+        s.broker.name_server_intercepts.append(lambda command: questions.append(command.code))
+        assert not await s.give(message)  # which makes the retry topic's route known
+        later_s = s.cluster.clock() + 2.0
+        s.cluster.clock = lambda: later_s
+        questions.clear()
+        assert not await s.give(message)
+        await s.cluster.settled()
+        assert questions.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
+
+    questions: list[int] = []
+    play(scene)
+
+
 @pytest.mark.parametrize(("limit", "told"), [(-1, "16"), (3, "3")])
 @pytest.mark.parametrize("level", [0, 2])
 def test_level_and_limit_are_in_the_request(level: int, limit: int, told: str) -> None:
