@@ -299,8 +299,9 @@ async def test_a_silent_broker_keeps_no_other_from_a_producer_s_heartbeat(make_p
         producer_at(names.address, heartbeat_interval_ms=10) as producer,
     ):
         await producer.queues(TOPIC)
-        for peer in (silent, other):
-            await producer.cluster.remoting.oneway(peer.address, Command(RequestCode.GET_BROKER_CONFIG))
+        # At once: a heartbeat in between would go to the silent one alone, and the next waits until that one's time is over.
+        remoting, command = producer.cluster.remoting, Command(RequestCode.GET_BROKER_CONFIG)
+        await asyncio.gather(*(remoting.oneway(peer.address, command) for peer in (silent, other)))
         with capture_logs() as logs:
             await heard.wait()
         assert not logs, "the silent one's time was not over"
