@@ -15,10 +15,9 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-FIXED_SHARE: Final = 0.2
-"""Of a commit's time, or of the time between commits, at most."""
 AIMED_SHARE: Final = 0.16
-"""What is aimed at: the line is learnt from a few commits, and begins at what is usual."""
+"""How much of the time the fixed part is to be, and not a fifth: the line is learnt from a few commits, and begins at what is
+usual."""
 FORGET: Final = 0.9
 """What an observation's weight is multiplied by when the next one comes."""
 USUAL_WEIGHT: Final = 0.05
