@@ -103,9 +103,11 @@ class JournalFile:
         failed_before = self._torn or self._went_back or self._size > self._threshold
         if not entries and not failed_before:
             return
+        begins = False
         for entry in entries:
             self._went_back |= self.state.apply(entry)
-        if self._went_back or any(isinstance(each, JournalCommitted) and each.start == each.offset for each in entries):
+            begins |= isinstance(entry, JournalCommitted) and entry.start == entry.offset
+        if self._went_back or begins:
             self._forgets()
         if self._torn:
             self._rewrite()

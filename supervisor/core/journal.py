@@ -307,56 +307,52 @@ class JournalEncoder:
     def blocks(self, entries: Iterable[Entry]) -> bytes:
         """These entries in as few blocks as hold them; empty bytes for none."""
         blocks: list[bytes] = []
-        out: list[bytes] = []
-        room = BLOCK_BYTES
+        payload = bytearray()
         for entry in entries:
-            before = len(out)
-            self._add(entry, out)
-            room -= sum(map(len, out[before:]))
-            if room <= 0:
-                blocks.append(_block(out))
-                out, room = [], BLOCK_BYTES
-        if out:
-            blocks.append(_block(out))
+            self._add(entry, payload)
+            if len(payload) >= BLOCK_BYTES:
+                blocks.append(_block(payload))
+                payload.clear()
+        if payload:
+            blocks.append(_block(payload))
         return b"".join(blocks)
 
-    def _add(self, entry: Entry, out: list[bytes]) -> None:
+    def _add(self, entry: Entry, out: bytearray) -> None:
         if isinstance(entry, JournalDone):
             queue, worker = self._queue(entry.mq, out), self._worker(entry.worker_id, out)
-            out.append(_DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq))
+            out += _DONE.pack(_K_DONE, queue, entry.start, entry.end, worker, entry.seq)
         elif isinstance(entry, JournalSealed):
-            out.append(_SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq))
+            out += _SEALED.pack(_K_SEALED, self._worker(entry.worker_id, out), entry.seq)
         elif isinstance(entry, JournalCommitted):
             queue, at = self._queue(entry.mq, out), (entry.start, entry.offset)
             if entry.opened_ms:
-                out.append(_OPENED.pack(_K_OPENED, queue, *at, entry.opened_ms))
+                out += _OPENED.pack(_K_OPENED, queue, *at, entry.opened_ms)
             else:
-                out.append(_COMMITTED.pack(_K_COMMITTED, queue, *at))
+                out += _COMMITTED.pack(_K_COMMITTED, queue, *at)
         elif isinstance(entry, JournalGoesOn):
-            out.append(_GOES_ON.pack(_K_GOES_ON, self._queue(entry.mq, out), entry.at_ms))
+            out += _GOES_ON.pack(_K_GOES_ON, self._queue(entry.mq, out), entry.at_ms)
         elif isinstance(entry, JournalSent):
-            out.append(_SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset))
+            out += _SENT.pack(_K_SENT, self._queue(entry.mq, out), entry.offset)
         elif isinstance(entry, JournalRun):
             queue = 0 if entry.mq is None else self._queue(entry.mq, out)
-            out.append(_RUN.pack(_K_RUN, queue, self._worker(entry.run, out)))
+            out += _RUN.pack(_K_RUN, queue, self._worker(entry.run, out))
 
-    def _queue(self, mq: MessageQueue, out: list[bytes]) -> int:
+    def _queue(self, mq: MessageQueue, out: bytearray) -> int:
         number = self._queues.get(mq)
         if number is None:
             number = self._queues[mq] = len(self._queues) + 1
-            out.append(_name(_K_QUEUE, number, json.dumps(mq)))
+            out += _name(_K_QUEUE, number, json.dumps(mq))
         return number
 
-    def _worker(self, worker_id: str, out: list[bytes]) -> int:
+    def _worker(self, worker_id: str, out: bytearray) -> int:
         number = self._workers.get(worker_id)
         if number is None:
             number = self._workers[worker_id] = len(self._workers)
-            out.append(_name(_K_WORKER, number, worker_id))
+            out += _name(_K_WORKER, number, worker_id)
         return number
 
 
-def _block(records: Sequence[bytes]) -> bytes:
-    payload = b"".join(records)
+def _block(payload: bytearray) -> bytes:
     return _BLOCK.pack(len(payload), zlib.crc32(payload)) + payload
 
 
