@@ -363,7 +363,7 @@ class Cluster:
 
     def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str | None:
         """The address of a broker's replica (0: master), None when no route in use names it."""
-        return self._table().address(broker_name, broker_id, only_this=only_this)
+        return (self._brokers or self._table()).address(broker_name, broker_id, only_this=only_this)
 
     def is_final(self, mq: MessageQueue) -> bool:
         """Whether its broker's answers are those of a master, as far as the routes in use know (routes.py, `is_final`)."""

@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._lost: asyncio.Future[None] = self._loop.create_future()
         self._why: str = ""
         self._retired: str = ""
-        self._receiver = Receiver(self, where=address, buffer_bytes=self._bounds.read_buffer_bytes)
+        self._receiver = Receiver(self, buffer_bytes=self._bounds.read_buffer_bytes)
         self._table = PendingTable(self._bounds.pending_max)
         self._receiving: Pending | None = None  # whose view is being filled
         self._peer_tasks: set[asyncio.Task[None]] = set()
@@ -159,7 +159,8 @@ class Connection(asyncio.BufferedProtocol):
                 self.address,
                 f"{len(table)} requests wait for an answer already; {name_of_request(command.code)} not sent",
             )
-        self._check_time(command.code, timeout_ms)
+        if timeout_ms <= 0:
+            raise self._too_late(command.code)
         now_s = self._loop.time()
         deadline_s = now_s + timeout_ms / 1000
         command.opaque = table.next_opaque()
@@ -186,7 +187,8 @@ class Connection(asyncio.BufferedProtocol):
             await self._wait_for_room(self._loop.time() + timeout_ms / 1000, command)
         if not self.open:
             raise self._not_open(command.code)
-        self._check_time(command.code, timeout_ms)
+        if timeout_ms <= 0:
+            raise self._too_late(command.code)
         command.opaque = self._table.next_opaque()
         command.flag |= FLAG_ONEWAY
         self._put(command)
@@ -417,10 +419,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._idle_timer = self._loop.call_later(left_s, self._check_idle)
 
-    def _check_time(self, code: int, timeout_ms: float) -> None:
+    def _too_late(self, code: int) -> TimedOutError:
         """Nobody waits for the answer to a request whose time has run out before it is sent."""
-        if timeout_ms <= 0:
-            raise TimedOutError(self.address, f"{name_of_request(code)} not sent: its time ran out before it could be")
+        return TimedOutError(self.address, f"{name_of_request(code)} not sent: its time ran out before it could be")
 
     def _not_open(self, code: int) -> UnreachableError:
         why = self._why or self._retired or "not connected"

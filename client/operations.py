@@ -105,7 +105,8 @@ def pull_header(answer: Command, where: str) -> PullResponse:
     """The header of a pull's answer that is no refusal. Raises ProtocolError for a bad one, and for one that says that the
     records bear other offsets than the queue: only those of a remapped static topic do (client/routes.py)."""
     header = PullResponse.from_fields(answer.fields)
-    _check_delta(header.offset_delta, where)
+    if header.offset_delta:
+        raise _remapped(header.offset_delta, where)
     return header
 
 
@@ -122,17 +123,17 @@ class PullPosition(Header):
 def pull_position(answer: Command, where: str) -> PullPosition:
     """As `pull_header`, of what a consumer needs."""
     header = PullPosition.from_fields(answer.fields)
-    _check_delta(header.offset_delta, where)
+    if header.offset_delta:
+        raise _remapped(header.offset_delta, where)
     return header
 
 
-def _check_delta(offset_delta: int | None, where: str) -> None:
-    if offset_delta:
-        raise ProtocolError(
-            f"its records are {offset_delta} offsets away from the queue's, as only a static topic's are, which is"
-            " not read: take an ordinary topic",
-            f"pull's answer from {where}",
-        )
+def _remapped(offset_delta: int, where: str) -> ProtocolError:
+    return ProtocolError(
+        f"its records are {offset_delta} offsets away from the queue's, as only a static topic's are, which is"
+        " not read: take an ordinary topic",
+        f"pull's answer from {where}",
+    )
 
 
 class Operations:

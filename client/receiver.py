@@ -15,7 +15,7 @@ The small buffer is large enough that a few usual pull answers (32 messages of 1
 copies cost less than further turns of the event loop would (measured at 39 KiB, many requests under way: 44 us of CPU per
 answer with 2 KiB, 34 with 64 KiB, 25 with 128 KiB). Larger bodies pay the copy for their first part only.
 
-Memory is bounded: small buffer (grows to one header, at most HEADER_BYTES_MAX), plus one body of at most the frame limit.
+Memory is bounded: small buffer (grows to one header, at most HEADER_MAX), plus one body of at most the frame limit.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ from enum import Enum
 from typing import Final, Protocol
 
 from ..remoting.command import Command
-from ..remoting.errors import ProtocolError
-from ..remoting.frame import FrameHead, decode_header, parse_head
+from ..remoting.frame import HEAD_BYTES, FrameHead, decode_header, parse_head
 
-HEAD_BYTES = 8
-HEADER_BYTES_MAX = 1 << 20
-"""Real headers are below 40 KiB (properties end at 32767 bytes); Java would accept up to 16 MiB."""
 BUFFER_BYTES = 128 * 1024
 
 
@@ -59,9 +55,8 @@ class Owner(Protocol):
 class Receiver:
     """The receiving half of a connection; see the module's text."""
 
-    def __init__(self, owner: Owner, *, where: str, buffer_bytes: int = BUFFER_BYTES) -> None:
+    def __init__(self, owner: Owner, *, buffer_bytes: int = BUFFER_BYTES) -> None:
         self._owner = owner
-        self._where = where
         self._buffer_bytes = max(buffer_bytes, HEAD_BYTES)
         self._view = memoryview(bytearray(self._buffer_bytes))
         self._start = 0
@@ -115,7 +110,7 @@ class Receiver:
             if head is None:
                 if self._end - self._start < HEAD_BYTES:
                     break
-                head = self._head = self._parse_head()
+                head = self._head = parse_head(self._view, self._start)
             header_end = self._start + HEAD_BYTES + head.header_len
             if self._end < header_end:
                 break
@@ -127,12 +122,6 @@ class Receiver:
             else:
                 self._begin_body(command, head.body_len)
         self._make_room()
-
-    def _parse_head(self) -> FrameHead:
-        head = parse_head(self._view, self._start)
-        if head.header_len > HEADER_BYTES_MAX:
-            raise ProtocolError(f"a header of {head.header_len} bytes (limit {HEADER_BYTES_MAX})", self._where)
-        return head
 
     def _begin_body(self, command: Command, body_bytes: int) -> None:
         """Ask for the place and move there what has arrived already."""

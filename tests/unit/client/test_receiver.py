@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rocketcrew.client.receiver import BUFFER_BYTES, DROP, HEADER_BYTES_MAX, OWN, Receiver
+from rocketcrew.client.receiver import BUFFER_BYTES, DROP, OWN, Receiver
 from rocketcrew.remoting.command import Command
 from rocketcrew.remoting.errors import ProtocolError
-from rocketcrew.remoting.frame import encode
+from rocketcrew.remoting.frame import HEADER_MAX, encode
 
 
 class Owner:
@@ -61,7 +61,7 @@ def frames():
 def test_any_split_gives_the_same_commands(buffer_bytes, step):
     commands, data = frames()
     owner = Owner()
-    receiver = Receiver(owner, where="test", buffer_bytes=buffer_bytes)
+    receiver = Receiver(owner, buffer_bytes=buffer_bytes)
     feed(receiver, data, step)
     assert [c.opaque for c in owner.commands] == [7, 8, 9, 10, 11, 12]
     assert [bytes(c.body) for c in owner.commands] == [c.body if c.code != 2 else b"" for c in commands]
@@ -80,7 +80,7 @@ def test_random_frames_in_random_pieces(data):
         for i, (code, size, fields) in enumerate(shapes)
     ]
     owner = Owner()
-    receiver = Receiver(owner, where="test", buffer_bytes=data.draw(st.sampled_from([8, 100, 1024])))
+    receiver = Receiver(owner, buffer_bytes=data.draw(st.sampled_from([8, 100, 1024])))
     feed(receiver, b"".join(encode(c) for c in commands), data.draw(st.integers(1, 500)))
     assert [c.opaque for c in owner.commands] == list(range(len(commands)))
     for sent, got in zip(commands, owner.commands, strict=True):
@@ -102,15 +102,15 @@ def test_random_frames_in_random_pieces(data):
 def test_junk_behind_good_frames_is_an_error_after_them(junk, step):
     _, data = frames()
     owner = Owner()
-    receiver = Receiver(owner, where="test")
+    receiver = Receiver(owner)
     with pytest.raises(ProtocolError):
         feed(receiver, data + junk + bytes(64), step)
     assert [c.opaque for c in owner.commands] == [7, 8, 9, 10, 11, 12]
 
 
 def test_a_giant_header_is_refused_before_it_is_read():
-    receiver = Receiver(Owner(), where="test")
-    head = (HEADER_BYTES_MAX + 100).to_bytes(4, "big") + (HEADER_BYTES_MAX + 1).to_bytes(4, "big")
+    receiver = Receiver(Owner())
+    head = (HEADER_MAX + 100).to_bytes(4, "big") + (HEADER_MAX + 1).to_bytes(4, "big")
     with pytest.raises(ProtocolError, match="limit"):
         feed(receiver, head, 8)
     assert len(receiver.buffer()) <= BUFFER_BYTES
@@ -118,7 +118,7 @@ def test_a_giant_header_is_refused_before_it_is_read():
 
 def test_a_large_header_grows_the_buffer_and_gives_it_back():
     owner = Owner()
-    receiver = Receiver(owner, where="test", buffer_bytes=128)
+    receiver = Receiver(owner, buffer_bytes=128)
     feed(receiver, encode(Command(4, {"p": "v" * 50_000}, flag=1)), 1000)
     assert owner.commands[0].fields == {"p": "v" * 50_000}
     assert len(receiver.buffer()) == 128
@@ -126,7 +126,7 @@ def test_a_large_header_grows_the_buffer_and_gives_it_back():
 
 def test_a_body_given_up_on_the_way_is_drained_and_its_view_left_alone():
     owner = Owner()
-    receiver = Receiver(owner, where="test", buffer_bytes=64)
+    receiver = Receiver(owner, buffer_bytes=64)
     data = encode(Command(1, {}, b"\xaa" * 1000, opaque=5, flag=1)) + encode(Command(4, opaque=6, flag=1))
     feed(receiver, data[:500], 500)
     receiver.drop_body(4)  # not the one under way
