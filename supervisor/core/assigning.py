@@ -44,7 +44,7 @@ from .process_queue import Move, ProcessQueue, PulledQueue
 from .pulling import Pulling
 from .reclaiming import recalls, reclaims
 from .state import State
-from .states import QUEUE, QueueEvent, QueueState, move
+from .states import ASSIGNED, QUEUE, QueueEvent, QueueState, move
 
 LAST_COMMIT_RETRY_S = 0.5
 CUT_SHORT_MS = 2000
@@ -404,10 +404,11 @@ class Assigning:
         q = self.s.pulled.get(pq.handle)
         if q is None:
             return
-        if pq.state is QueueState.DRAINING:
+        if pq.state is ASSIGNED:
+            if q.blocked:
+                self._pulling.consider(q, now)
+        elif pq.state is QueueState.DRAINING:
             self._check_drained(q, now)
-        elif q.blocked:
-            self._pulling.consider(q, now)
 
     def finished(self, pq: ProcessQueue, start: int, end: int, token: Token) -> None:
         """The journal learns it, unless a move that holds asks for it to run again."""

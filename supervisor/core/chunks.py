@@ -60,8 +60,8 @@ class Chunk:
     """
 
     __slots__ = (
-        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "never_begun", "offsets", "origin", "positions",
-        "reported", "said", "slot", "unpaid", "worker_id",
+        "alone", "begin", "chunk_id", "count", "failed", "handle", "held", "length_bytes", "never_begun", "offsets", "origin",
+        "positions", "reported", "said", "slot", "unpaid", "worker_id",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +73,7 @@ class Chunk:
         self.slot = slot
         self.positions = positions
         """Byte positions of the records in the slab, and the end of the last."""
+        self.length_bytes = positions[-1] - positions[0]
         self.offsets = offsets
         self.count = len(offsets)
         self.reported = 0
@@ -96,16 +97,13 @@ class Chunk:
         """The offset at which record `index` begins; it ends at `offsets[index]`."""
         return self.offsets[index - 1] + 1 if index else self.begin
 
-    @property
-    def length_bytes(self) -> int:
-        return self.positions[-1] - self.positions[0]
-
     def split(self, at: int, chunk_id: int) -> Chunk:
         """Cut `[at, count)` off as a chunk that no worker has, with a reference of its own on the slot. Only what has no
         outcome can be cut off: `at` is at least `reported`."""
         assert self.reported <= at <= self.count, f"a cut at {at} of {self.reported} reported, {self.count} messages"
         rest = self._copy(at, self.count, chunk_id)
         self.positions, self.offsets, self.count = self.positions[: at + 1], self.offsets[:at], at
+        self.length_bytes -= rest.length_bytes
         return rest
 
     def shadow(self, index: int, chunk_id: int) -> Chunk:
@@ -130,8 +128,3 @@ class Chunk:
     def first_unfinished(self) -> int:
         """The offset of that message."""
         return self.offsets[min(self.failed) if self.failed else self.reported]
-
-    @property
-    def needs_bytes(self) -> bool:
-        """A worker may still read it, or a send-back may have to decode one of its records."""
-        return self.reported < self.count or bool(self.failed)

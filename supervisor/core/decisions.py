@@ -98,9 +98,9 @@ class Core:
         self.unlisted = Unlisted(state, self.assigning.look_up)
         self._shared_id = SharedId(state)
         self.doubts = Doubts(state, self.assigning.look_up, self._went_on)
-        self.settling = self.settling_class(state, self.dispatching, self._progress, self._restart)
-        self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete, self._progress)
-        self.returning = Returning(state, self.ordered, self._progress) if self.ordered is not None else None
+        self.settling = self.settling_class(state, self.dispatching, self._restart)
+        self.reclaiming = self.reclaiming_class(state, self.dispatching, self.settling.complete)
+        self.returning = Returning(state, self.ordered) if self.ordered is not None else None
         self._handlers = self._of_member() | self._of_queues() | self._of_workers() | self._of_order()
         assert self._handlers.keys() == set(get_args(ev.Event)), "every kind of event has its mechanism"
 
@@ -485,10 +485,6 @@ class Core:
 
     def _queue_ended(self) -> None:
         self.assigning.leaving.check_finished()
-
-    @staticmethod
-    def _progress(pq: ProcessQueue, now: float) -> None:
-        pq.owner.progress(pq, now)
 
     def _is_sure(self, pq: ProcessQueue) -> bool:
         return self.doubts.locked(pq)

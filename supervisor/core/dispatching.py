@@ -23,7 +23,7 @@ from .process_queue import ProcessQueue
 from .quarantine import Quarantine
 from .rate_limits import MEMBER
 from .state import State, Worker
-from .states import QueueState, WorkerState
+from .states import ASSIGNED, WorkerState
 from .topic_limits import UNLIMITED
 
 CHEAP_US = 10.0
@@ -82,14 +82,17 @@ class Dispatching:
     def run(self) -> None:
         """Give out as much as the workers' windows and the topics' limits take."""
         s = self.s
-        for topic in list(self._beside) if self._beside else ():
-            self._recall(topic)
+        if self._beside:
+            for topic in list(self._beside):
+                self._recall(topic)
         if s.redo or s.ready or s.quarantine or s.isolated:
             held_back: list[Chunk] = []
             refused: list[ProcessQueue] = []
             self._give_out(held_back, refused)
-            s.redo.extendleft(reversed(held_back))
-            for pq in reversed(refused):
+            if held_back:
+                s.redo.extendleft(reversed(held_back))
+            while refused:
+                pq = refused.pop()
                 self._beside.setdefault(pq.mq.topic, deque()).appendleft(pq)
 
     def _give_out(self, held_back: list[Chunk], refused: list[ProcessQueue]) -> None:
@@ -111,7 +114,7 @@ class Dispatching:
             pq = s.ready.popleft()
             recalled = pq.handle in self._recalled
             self._recalled.discard(pq.handle)
-            if pq.state is not QueueState.ASSIGNED or not pq.waiting:
+            if pq.state is not ASSIGNED or not pq.waiting:
                 continue
             topic = pq.mq.topic
             if limited:
@@ -152,7 +155,7 @@ class Dispatching:
     def _recall(self, topic: str) -> None:
         """Put the next queue of the topic that waits beside back into line, if something of it may be dispatched now."""
         line = self._beside.get(topic)
-        while line and (line[0].state is not QueueState.ASSIGNED or not line[0].waiting):
+        while line and (line[0].state is not ASSIGNED or not line[0].waiting):
             line.popleft()
         if not line:
             self._beside.pop(topic, None)

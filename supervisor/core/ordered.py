@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
 from functools import partial
 from heapq import heappop, heappush
 from itertools import count
@@ -459,13 +458,11 @@ def _insert(lane: Lane, chunk: Chunk) -> None:
 
 
 class Returning:
-    """Takes what workers report of their own when they keep an order: messages given back, and consumed without a commit.
-    `progress(queue, now)` looks at a queue again."""
+    """Takes what workers report of their own when they keep an order: messages given back, and consumed without a commit."""
 
-    def __init__(self, state: State, ordered: Ordered, progress: Callable[[ProcessQueue, float], None]) -> None:
+    def __init__(self, state: State, ordered: Ordered) -> None:
         self.s = state
         self._ordered = ordered
-        self._progress = progress
 
     def _known(self, worker_id: str, chunk_id: int) -> Chunk | None:
         """The chunk, if that worker has it."""
@@ -512,7 +509,7 @@ class Returning:
             pq.last_consume = now
         self._ordered.returned(pq, chunk, start, failed, failure, suspend_ms, now)
         self._ordered.run()
-        self._progress(pq, now)
+        pq.owner.progress(pq, now)
 
     def consumed(self, worker_id: str, chunk_id: int, now: float) -> None:
         """All of the chunk ran; its handler commits by itself and has not done so yet."""
@@ -526,4 +523,4 @@ class Returning:
         pq.last_consume = now
         self._ordered.consumed(pq, chunk)
         self._ordered.run()
-        self._progress(pq, now)
+        pq.owner.progress(pq, now)

@@ -131,7 +131,11 @@ class Places(Generic[W]):
 
     def idle(self, but: W | None) -> bool:
         """Some worker, other than `but`, has nothing in flight."""
-        return any(len(here) > (but in here) for line in self._lines.values() if (here := line.at.get(0)))
+        for line in self._lines.values():
+            here = line.at.get(0)
+            if here and len(here) > (but in here):
+                return True
+        return False
 
     def free(self, window: int, but: W | None) -> int:
         """How many workers, other than `but`, have less in flight than their window; `window` is the configured one."""

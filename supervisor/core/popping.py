@@ -127,16 +127,13 @@ class Popping:
         """By the handle of their process queue; an ended one is not in it."""
         self.loops: dict[MessageQueue, PopLoop] = {}
         self._by_handle: dict[int, PopLoop] = {}
+        self.handles: Collection[int] = self._by_handle.keys()
+        """Those of the loops."""
         self._info_handles: dict[MessageQueue, int] = {}
         """By which workers know the queues that messages were popped from; as many as there are queues."""
         self._shown = Shown(state.config.pop_elsewhere_after_ms / 1000)
         self._tells = False
         """A time is set at which it is looked what of that is over."""
-
-    @property
-    def handles(self) -> Collection[int]:
-        """Those of the loops."""
-        return self._by_handle.keys()
 
     # --- assignment and pops ------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from .chunks import Chunk, PullRun
 from .process_queue import Move, ProcessQueue, PulledQueue
 from .slab import UNIT_BYTES, Slot
 from .state import BACKLOG, DISK, State
-from .states import QueueState
+from .states import ASSIGNED
 
 ANSWERED = (ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY)
 REFUSALS_LOGGED_EVERY = 60
@@ -74,7 +74,7 @@ class Pulling:
     def consider(self, q: PulledQueue, now: float) -> None:
         """Send the next pull of the queue, or note what holds it back."""
         pq = q.pq
-        if pq.state is not QueueState.ASSIGNED or q.pull_pending or q.starved or not pq.locked:
+        if pq.state is not ASSIGNED or q.pull_pending or q.starved or not pq.locked:
             return  # a queue that is locked again is looked at again
         if self.s.paused:
             q.blocked = True
@@ -136,7 +136,8 @@ class Pulling:
         pq = q.pq
         q.pull_pending = True
         q.last_pull = now
-        commit = pq.head_offset if pq.head_offset > q.committed and not q.in_doubt else 0
+        head = pq.head_offset
+        commit = head if head > q.committed and not q.in_doubt else 0
         self.s.counters.pulls += 1
         self.s.out.append(Pull(pq.handle, pq.mq, pq.next_offset, commit))
 
@@ -147,7 +148,7 @@ class Pulling:
             q = starved[0]
             if self.s.paused:
                 q.blocked = True
-            elif q.pq.state is QueueState.ASSIGNED and q.pq.locked:
+            elif q.pq.state is ASSIGNED and q.pq.locked:
                 if not self._reserve_or_trim(q, now):
                     return
                 self._send(q, now)
@@ -179,7 +180,7 @@ class Pulling:
         return [
             q.pq
             for handle, q in self.s.pulled.items()
-            if q.end_told_at < then and handle not in self.s.reserved and q.pq.state is QueueState.ASSIGNED
+            if q.end_told_at < then and handle not in self.s.reserved and q.pq.state is ASSIGNED
         ]
 
     def end_seen(self, handle: int, end_offset: int, now: float) -> None:
@@ -354,7 +355,7 @@ class Pulling:
             q.pull_pending = False
             if then is None:
                 self.consider(q, now)
-            elif q.pq.state is QueueState.ASSIGNED:
+            elif q.pq.state is ASSIGNED:
                 then(now)
 
         self.s.at(due, again)

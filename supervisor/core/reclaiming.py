@@ -51,13 +51,11 @@ class Reclaiming:
     """Decides who is asked, and what becomes of the answer. `complete` is that of settling.py."""
 
     def __init__(
-        self, state: State, dispatching: Dispatching, complete: Callable[[Worker, Chunk, ProcessQueue | None], None],
-        progress: Callable[[ProcessQueue, float], None],
+        self, state: State, dispatching: Dispatching, complete: Callable[[Worker, Chunk, ProcessQueue | None], None]
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
         self._complete = complete
-        self._progress = progress
         self.watching = False
         """A look is due soon: `watch` has nothing to do."""
         self._due: float | None = None
@@ -163,7 +161,7 @@ class Reclaiming:
         if not has_more:
             self.s.hold_up(worker, True)
         for pq in self._left:
-            self._progress(pq, now)
+            pq.owner.progress(pq, now)
         self._left.clear()
         if not worker.in_flight:
             self.s.let_go(worker)
@@ -193,7 +191,7 @@ class Reclaiming:
         if chunk.reported == at:
             self._complete(worker, chunk, pq)
             if pq is not None:
-                self._progress(pq, now)
+                pq.owner.progress(pq, now)
 
     def _take(self, worker: Worker, chunk: Chunk) -> None:
         """All of it goes to another, under a new id, so that whatever is said of the old one is of what it was."""

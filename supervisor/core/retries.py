@@ -47,20 +47,17 @@ TIMED_OUT = "stopped at the hard time limit"
 
 
 class Retries:
-    """Decides about failed messages. What it is made with are steps of settling.py: `progress(queue, now)` looks at a queue
-    again, `reported` forgets a chunk of which all is reported, `finished` notes messages of a chunk as done, `forget` drops a
-    chunk of which all is done."""
+    """Decides about failed messages. What it is made with are steps of settling.py: `reported` forgets a chunk of which all
+    is reported, `finished` notes messages of a chunk as done, `forget` drops a chunk of which all is done."""
 
     def __init__(
-        self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
-        reported: Callable[[Chunk, ProcessQueue], None],
+        self, state: State, dispatching: Dispatching, reported: Callable[[Chunk, ProcessQueue], None],
         finished: Callable[[ProcessQueue, Chunk, int, int, Token], None],
         wait_for_load: Callable[[ProcessQueue, Chunk, Worker], None],
         forget: Callable[[Chunk, ProcessQueue], None],
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
-        self._progress = progress
         self._reported = reported
         self._finished = finished
         self._wait_for_load = wait_for_load
@@ -147,7 +144,7 @@ class Retries:
             return
         if not accepted:
             self._refused(pq, chunk, index, now)
-            self._progress(pq, now)
+            pq.owner.progress(pq, now)
             return
         failure = chunk.failed.pop(index)
         kind = NO_ROWS if failure.mode is Mode.DROP else DEAD_LETTER if failure.last else SENT_BACK
@@ -175,7 +172,7 @@ class Retries:
         self._finished(pq, chunk, index, index + 1, ("", 0))
         self._dispatching.sent(pq, chunk.offsets[index])
         self._settled(pq, chunk)
-        self._progress(pq, now)
+        pq.owner.progress(pq, now)
 
     def _count(self, failure: Failure) -> None:
         counters, dropped = self.s.counters, failure.mode is Mode.DROP

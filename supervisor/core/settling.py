@@ -28,20 +28,18 @@ from .states import LIVING, QueueState
 
 
 class Settling:
-    """Takes reports, seals, send-back answers and worker deaths. `progress(queue, now)` looks at a queue again."""
+    """Takes reports, seals, send-back answers and worker deaths."""
 
     retries_class: ClassVar[type[Retries]] = Retries
 
     def __init__(
-        self, state: State, dispatching: Dispatching, progress: Callable[[ProcessQueue, float], None],
-        restart: Callable[[ProcessQueue, float], None],
+        self, state: State, dispatching: Dispatching, restart: Callable[[ProcessQueue, float], None]
     ) -> None:  # fmt: skip
         self.s = state
         self._dispatching = dispatching
-        self._progress = progress
         self._restart = restart
         self.retries = self.retries_class(
-            state, dispatching, progress, self.reported, self._finished, self._wait_for_load, self._forget
+            state, dispatching, self.reported, self._finished, self._wait_for_load, self._forget
         )  # fmt: skip
 
     # --- reports ------------------------------------------------------------------------------------------------
@@ -130,7 +128,7 @@ class Settling:
         if end == chunk.count or self._dispatching.holds_back:
             self._dispatching.run()
         if pq is not None:
-            self._progress(pq, now)
+            pq.owner.progress(pq, now)
 
     def _time(self, pq: ProcessQueue, chunk: Chunk, start: int, end: int, wall_ms: int) -> None:
         """Records `[start, end)` of the chunk, whose bytes are still held, have their first outcome: each comes here once."""
@@ -302,7 +300,7 @@ class Settling:
                 if pq.state is not QueueState.ENDED:
                     touched[pq.handle] = pq
         for pq in touched.values():
-            self._progress(pq, now)
+            pq.owner.progress(pq, now)
 
     # --- workers ------------------------------------------------------------------------------------------------
 
@@ -356,7 +354,7 @@ class Settling:
         for seq in sorted(s.unsealed_of.pop(worker_id, ())):
             self._lost((worker_id, seq), now)
         for pq in touched.values():
-            self._progress(pq, now)
+            pq.owner.progress(pq, now)
         self._dispatching.run()
 
     def _split(self, pq: ProcessQueue, chunk: Chunk, worker: Worker, wall_ms: int) -> None:
@@ -428,4 +426,4 @@ class Settling:
             if self.s.stopping:
                 self.s.unsealed_at_stop += messages  # nobody reads the queue again before the next start
             self._restart(pq, now)
-            self._progress(pq, now)  # one that leaves waits for nothing of it any more
+            pq.owner.progress(pq, now)  # one that leaves waits for nothing of it any more

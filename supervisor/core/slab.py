@@ -14,7 +14,7 @@ use a small overflow that reservations never touch; beyond that a body is read a
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Iterable
 from itertools import groupby
 
@@ -122,12 +122,12 @@ class Slab:
 
     def _put_back(self, start: int, units: int) -> None:
         free = self._free
-        at = bisect_left(free, (start, 0))
-        if at < len(free) and free[at][0] == start + units:
-            units += free[at][1]
-            del free[at]
-        if at > 0 and free[at - 1][0] + free[at - 1][1] == start:
-            start = free[at - 1][0]
-            units += free[at - 1][1]
-            del free[at - 1]
-        insort(free, (start, units))
+        at = after = bisect_left(free, (start, 0))
+        end = start + units
+        if after < len(free) and free[after][0] == end:
+            end += free[after][1]
+            after += 1
+        if at and sum(free[at - 1]) == start:
+            at -= 1
+            start = free[at][0]
+        free[at:after] = [(start, end - start)]

@@ -26,7 +26,7 @@ from .rate_limits import RateLimits
 from .retry_delays import RetryDelays
 from .sizing import ChunkSizer
 from .slab import Slab, Slot
-from .states import LIVING, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
+from .states import ASSIGNED, LIVING, READY, WORKER, QueueState, Seen, WorkerEvent, WorkerState, move
 from .stats import ConsumerStats
 from .topic_limits import InFlight, TopicLimits
 
@@ -301,7 +301,7 @@ class Workers:
 
     def place(self, worker: Worker) -> None:
         """Something of it has changed: note whether it may be given something, and after how many others."""
-        if worker.state is WorkerState.READY and not worker.held_up:
+        if worker.state is READY and not worker.held_up:
             if self.by_dispatches:
                 self.places.put(worker, worker.dispatches)
             else:
@@ -425,7 +425,7 @@ class State(Workers):
     def retire(self, worker_id: str, now: float) -> None:
         """Give the worker nothing more; Retired follows when it has nothing in flight. Without effect unless it is ready."""
         worker = self.workers.get(worker_id)
-        if worker is None or worker.state is not WorkerState.READY:
+        if worker is None or worker.state is not READY:
             return
         worker.leaves_at = now
         self.move_worker(worker, WorkerEvent.RETIRED)
@@ -501,8 +501,9 @@ class State(Workers):
         self.slab.release(slot)
 
     def release_chunk(self, chunk: Chunk) -> None:
-        """Give the chunk's bytes back, once nobody may read them any more."""
-        if chunk.held and not chunk.needs_bytes:
+        """Give the chunk's bytes back, once no worker may read them any more, and no send-back has to decode one of its
+        records."""
+        if chunk.held and chunk.reported >= chunk.count and not chunk.failed:
             chunk.held = False
             self.slab.release(chunk.slot)
 
@@ -543,7 +544,7 @@ class State(Workers):
     def finishes(self, pq: ProcessQueue) -> bool:
         """What was dispatched of it is dispatched again when its worker dies: not once it was taken away, or has drained for
         long."""
-        return pq.state is QueueState.ASSIGNED or (self.stopping and pq.send_failures and not pq.cut_short)
+        return pq.state is ASSIGNED or (self.stopping and pq.send_failures and not pq.cut_short)
 
     def _in_flight(self) -> Iterator[InFlight[Worker]]:
         """What workers have of queues that are assigned."""
@@ -597,4 +598,4 @@ class State(Workers):
     def assigned(self, handle: int) -> PulledQueue | None:
         """The pulled queue of that handle if it still takes new work."""
         q = self.pulled.get(handle)
-        return q if q is not None and q.pq.state is QueueState.ASSIGNED else None
+        return q if q is not None and q.pq.state is ASSIGNED else None

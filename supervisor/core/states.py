@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import Enum
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from ...remoting.errors import RocketcrewError
 
@@ -38,6 +38,10 @@ class QueueState(Enum):
     ENDED = "ended"
 
 
+ASSIGNED: Final = QueueState.ASSIGNED
+"""Asked for several times a pull: a member read off its class takes twice as long as a call (Python 3.11)."""
+
+
 class QueueEvent(Enum):
     OPENED = "opened"
     OPEN_FAILED = "open failed"
@@ -63,6 +67,8 @@ class WorkerState(Enum):
     GONE = "gone"
 
 
+READY: Final = WorkerState.READY
+"""As ASSIGNED."""
 LIVING = (WorkerState.READY, WorkerState.LEAVING, WorkerState.STOPPING, WorkerState.KILLED)
 """Those that answer for what they were given: what they reported before their end is still to be read."""
 ENDED = (WorkerState.DEAD, WorkerState.GONE)

@@ -14,8 +14,9 @@ from rocketcrew.remoting.codes import ResponseCode
 from rocketcrew.remoting.queues import MessageQueue
 from rocketcrew.supervisor.core import actions as act
 from rocketcrew.supervisor.core import events as ev
+from rocketcrew.supervisor.core.pulling import PullResult
 
-from .conftest import ME, TOPIC
+from .conftest import ME, TOPIC, record
 
 pytestmark = pytest.mark.usefixtures("no_collection")
 
@@ -46,6 +47,24 @@ def steps(do: Callable[[], object]) -> int:
         do()
     finally:
         sys.settrace(before)
+    return count
+
+
+def calls(do: Callable[[], object]) -> int:
+    """Calls of Python functions that `do` takes."""
+    count = 0
+
+    def profile(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal count
+        del frame, arg
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        do()
+    finally:
+        sys.setprofile(before)
     return count
 
 
@@ -325,3 +344,23 @@ def test_members_that_join_cost_a_look_up_each(make: Make) -> None:
             for topic in asked:
                 bench.core.handle(ev.Members(topic, [MessageQueue(topic, "b", 0)], (ME,)), bench.now)
     assert 0 < look_ups <= 50 * len(topics)
+
+
+def test_a_pull_and_its_report_are_few_calls(make: Make) -> None:
+    """Each costs about as much as a store in a dict: nothing else is as much of what a small pull costs."""
+    bench = make(units=100, chunk_messages_max=64)
+    bench.core.state.sizer.tail_us = 1.0
+    (handle,) = bench.open(0)
+    bench.worker("a")
+    for first in (0, 32):  # the first one meets what is made once
+        body = b"".join(record(offset) for offset in range(first, first + 32))
+        slot = bench.core.room_for(handle, len(body))
+        assert slot is not None
+        bench.view[slot.start : slot.start + len(body)] = body
+        pulled = ev.Pulled(handle, PullResult(ResponseCode.SUCCESS, first + 32, len(body), slot, end_offset=99))
+        taken = calls(partial(bench.core.handle, pulled, bench.now))
+        (chunk,) = bench.dispatched()
+        reported = ev.Reported("a", chunk.chunk_id, 0, 32, 0, 40, 3, 0, (), 1)
+        taken += calls(partial(bench.core.handle, reported, bench.now))
+    assert bench.counters.done_messages == 64
+    assert taken <= 102
