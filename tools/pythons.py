@@ -1,8 +1,10 @@
 """The unit tests on every other Python from 3.11 on that this machine has: in PATH, or among pyenv's versions.
 
     pythons.py [VERSION ...]     such as 3.13; without one, each minor version once
+    pythons.py lowest            this Python, with the lowest version that pyproject.toml allows of each dependency
 
-Each has an environment of its own, .venv-3.13, made by tools/bootstrap.sh with the locked versions and kept.
+Each has an environment of its own, .venv-3.13, made by tools/bootstrap.sh with the locked versions and kept. Locked versions
+are new ones: what a lower bound promises, `lowest` alone tries. It takes from the index what goes with them, without a lock.
 """
 
 from __future__ import annotations
@@ -12,11 +14,22 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+UV = Path(sys.executable).parent / "uv"
 OLDEST = (3, 11)
+LOWEST = "lowest"
+NOT_TOGETHER = {"dev", "delta-spark", "iceberg-spark"}
+"""Extras that want another pyspark than the others, and the one that no user installs."""
+TEST_TOOLS = ("hypothesis", "pip", "pydantic", "pytest", "pytest-timeout", "pytest-xdist", "trustme")
+"""With their own newest versions: what they want is not what users have."""
+SAME_VERSION = "opentelemetry-sdk"
+"""A tool that wants what users have in its own version."""
+LOWEST_TESTS = ("client", "conf", "crew", "durable", "remoting", "source", "spark", "testing", "workers")
+"""Rooms below tests/unit; the others test what is no part of the package, too."""
 ASK_MAX_S = 30
 
 
@@ -55,31 +68,51 @@ def found() -> dict[str, Path]:
     return {".".join(map(str, one)): pythons[one] for one in sorted(pythons) if one != sys.version_info[:2]}
 
 
+def ran(*command: str | Path, python: Path | None = None) -> bool:
+    """Whether it ended well; what fails has printed why."""
+    env = {**os.environ, "PYTHON": str(python)} if python else None
+    return subprocess.run(command, cwd=ROOT, env=env, check=False, stdin=subprocess.DEVNULL).returncode == 0
+
+
+def made_of_lowest(environment: Path) -> bool:
+    """Anew each time: uv keeps what is there and fits. The tools come last, so that they lift nothing."""
+    python = environment / "bin/python"
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    of_extras = project["optional-dependencies"]
+    extras = [f"--extra={extra}" for extra in of_extras if extra not in NOT_TOGETHER]
+    same = [line for line in of_extras["dev"] if line.startswith(SAME_VERSION)]
+    install = (UV, "pip", "install", "--quiet", "--python", python)
+    return (
+        ran(UV, "venv", "--quiet", "--clear", "--python", sys.executable, environment)
+        and ran(*install, "--resolution", "lowest-direct", "-r", "pyproject.toml", *extras, *same)
+        and ran(*install, *TEST_TOOLS)
+        and ran(*install, "--no-deps", "-e", ".")
+    )
+
+
 def passes(version: str, program: Path) -> bool:
     """Whether the unit tests pass on it; pytest has printed why not."""
     environment = ROOT / f".venv-{version}"
     print(f"--- Python {version}: {program}", flush=True)
-    made = subprocess.run(
-        ["sh", "tools/bootstrap.sh", environment, "spark,dev"],
-        cwd=ROOT, env={**os.environ, "PYTHON": str(program)}, check=False, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-    if made.returncode:
-        return False
+    if version == LOWEST:
+        made, tests = made_of_lowest(environment), [f"tests/unit/{part}" for part in LOWEST_TESTS]
+    else:
+        made, tests = ran("sh", "tools/bootstrap.sh", environment, "spark,dev", python=program), ["tests/unit"]
     spread = ["-n", str(max(1, min(8, len(os.sched_getaffinity(0)))))]
-    command = [environment / "bin/python", "-Im", "pytest", "-q", "tests/unit", *spread, "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=ROOT, check=False, stdin=subprocess.DEVNULL).returncode == 0
+    return made and ran(environment / "bin/python", "-Im", "pytest", "-q", *tests, *spread, "-p", "no:cacheprovider")
 
 
 def main() -> int:
     """0 when the tests pass on all that were asked for."""
     there = found()
     wanted = sys.argv[1:] or list(there)
+    there[LOWEST] = Path(sys.executable)  # only when asked for: another's release must not fail an unchanged commit
     if missing := [version for version in wanted if version not in there]:
-        print(f"not on this machine: {', '.join(missing)}; there are: {', '.join(there) or 'no others'}")
+        print(f"not on this machine: {', '.join(missing)}; there are: {', '.join(there)}")
         return 2
     failed = [version for version in wanted if not passes(version, there[version])]
-    ran = f"Python {', '.join(wanted)}" if wanted else f"no other Python here ({shutil.which('python3')} is this one)"
-    print(f"--- unit tests on {ran}" + (f"; failed on {', '.join(failed)}" if failed else ""))
+    tried = f"Python {', '.join(wanted)}" if wanted else f"no other Python here ({shutil.which('python3')} is this one)"
+    print(f"--- unit tests on {tried}" + (f"; failed on {', '.join(failed)}" if failed else ""))
     return 1 if failed else 0
 
 
