@@ -162,10 +162,21 @@ def is_no_thread(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and str(error).startswith(_NO_THREAD)
 
 
+def no_thread_left(address_space_max: int) -> str:
+    """What is to be done where no thread can start. Its stack is address space: where that is limited (RLIMIT_AS, in bytes),
+    nothing tells which limit it was."""
+    if address_space_max == resource.RLIM_INFINITY:
+        return f"no thread or process is left: {MORE_TASKS}"
+    return (
+        f"no address space is left for its stack: raise `ulimit -v` ({address_space_max >> 10} KiB), or LimitAS of systemd."
+        f" Or no thread or process is left: {MORE_TASKS}"
+    )
+
+
 def used_up(error: BaseException) -> str:
     """Which limit the error has met, and what is to be done; "" where it has met none of these."""
     if is_no_thread(error):
-        return f"no thread or process is left: {MORE_TASKS}"
+        return no_thread_left(resource.getrlimit(resource.RLIMIT_AS)[0])
     if not isinstance(error, OSError):
         return ""
     match error.errno:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 
 import pytest
 
@@ -11,6 +12,7 @@ from rocketcrew.conf.limits import (
     files_least,
     files_needed,
     group_tasks_left,
+    no_thread_left,
     tasks_needed,
     too_small,
     used_up,
@@ -30,6 +32,12 @@ from rocketcrew.conf.limits import (
 def test_each_limit_that_is_met_is_named(error: Exception, names: str) -> None:
     assert names in used_up(error)
     assert names in with_remedy(error)
+
+
+def test_a_limit_of_address_space_is_named_where_there_is_one() -> None:
+    assert "ulimit -v` (1500000 KiB)" in no_thread_left(1_500_000 << 10)
+    assert "pids.max" in no_thread_left(1_500_000 << 10)
+    assert "ulimit -v" not in no_thread_left(resource.RLIM_INFINITY)
 
 
 @pytest.mark.parametrize(
