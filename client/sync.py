@@ -546,7 +546,8 @@ class _CallLoop(asyncio.SelectorEventLoop):
 
     def __del__(self) -> None:
         if self._is_made and not self.is_closed():  # a signal may have come while it was made
-            self.close()  # without a warning: the producer's own has said it
+            with contextlib.suppress(ValueError):  # at the end of Python its sockets may be gone before it
+                self.close()  # without a warning: the producer's own has said it
 
 
 def _refuse_running_loop(what: str, otherwise: str = "") -> None:
