@@ -25,7 +25,11 @@ def test_times_in_96_bits_are_told_from_what_is_behind_any_list(kind: Any) -> No
     file, merged = io.BytesIO(), io.BytesIO()
     one: Any = {"s": "s", "t": 1} if kind.value_type == PAIR else 1
     rows: Any = pa.table([pa.array([[one]], kind), ["z"], pa.array([1], MOMENT)], ["l", "s", "t"])
-    pq.write_table(rows, file, use_deprecated_int96_timestamps=True)
+    try:
+        pq.write_table(rows, file, use_deprecated_int96_timestamps=True)
+    except pa.ArrowNotImplementedError:
+        assert "view" in str(kind)
+        pytest.skip("this Arrow writes no views into Parquet")
     opened = pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
     found = schema_of(opened)
     assert found.types[1:] == [pa.string(), MOMENT]

@@ -24,7 +24,9 @@ from rocketcrew.workers.rows import RowBuffer
 
 @dataclasses.dataclass
 class Line:
-    module: str
+    """In the order of the alphabet: older Arrows (22) put fields of a struct that they infer into that."""
+
+    file: str
     line: int | None
 
 
@@ -42,10 +44,10 @@ class Loose:
         ([{"a": 1, "b": "x", "c": 1.5, "d": b"y", "e": True}], "a bigint, b string, c double, d binary, e boolean"),
         ([{"a": None}, {"a": [1, 2], "late": "x"}], "a array<bigint>, late string"),
         ([{"at": datetime(2026, 1, 1, tzinfo=UTC), "s": {"x": 1}}], "at timestamp, s struct<x: bigint>"),
-        ([Line("m", None)], "module string, line bigint"),
+        ([Line("m", None)], "file string, line bigint"),
         (
             [Loose(1, [], ()), Loose(2, ["x"], (Line("m", 1),), 1.5)],
-            "n bigint, tags array<string>, lines array<struct<module: string, line: bigint>>, any double",
+            "n bigint, tags array<string>, lines array<struct<file: string, line: bigint>>, any double",
         ),
         ([pa.RecordBatch.from_pydict({"n": pa.array([1], pa.int16())})], "n smallint"),
         ([pa.table({"c": pa.array(["x"]).dictionary_encode()})], "c string"),  # a category of pandas
@@ -120,7 +122,7 @@ def test_a_row_that_a_generator_fills_anew_is_taken_before_it_goes_on(tmp_path: 
     wanted = [{"n": n, "buffer": bytes([n]), "inner": {"all": list(range(n + 1))}} for n in range(3)]
     for given, rows in (
         (generated(), wanted),
-        (lines(), [{"module": "m", "line": n} for n in range(3)]),
+        (lines(), [{"file": "m", "line": n} for n in range(3)]),
         (batches(), [{"n": n} for n in range(3)]),
     ):
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
