@@ -52,7 +52,7 @@ from .plan import SegmentFacts
 from .reconciling import TableFacts
 from .segments import intervals_of, read_facts, read_times, readable_offsets
 from .staging import Staging
-from .status import LoaderStatus, batches_made, read_status, topics_of
+from .status import batches_made, read_status, topics_of
 from .table_lock import locked_table
 from .table_state import read_state
 from .targets.delta import DeltaTarget, append_by_delta_rs, delta_rs, open_log
@@ -94,6 +94,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     Raises UsageError for what is no table of ours, LoaderError for a ledger that can't be used.
     """
     stagings = list({root.resolve(): root for root in stagings}.values())
+    told = [status for root in stagings if (status := read_status(root / LOADER_STATUS_FILE)) is not None]
     noted, waiting, settled, later = _staged(stagings)
     aside, unknown, apart = _quarantined(stagings)
     broken = later + unknown
@@ -107,7 +108,7 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
                 broken.append(str(error))
             except (OSError, pa.ArrowException) as error:
                 broken.append(unreadable(file, error, iceberg=is_iceberg(table)))
-    ours = _statuses_of(table, ledger.state.table, stagings)
+    ours = [one for one in told if _is_of(one.known_of or one.target, table) or one.is_of(ledger.state.table)]
     newest, needless = ledger.state.epochs, tuple[str, ...]()
     if apart:
         needless = tuple(str(file) for file in apart if _is_loaded(table, file, presence.present()))
@@ -140,17 +141,8 @@ def table_facts(table: Place, stagings: Sequence[Path]) -> tuple[TableFacts, lis
     return facts, broken
 
 
-def _statuses_of(table: Place, table_id: str, stagings: Sequence[Path]) -> list[LoaderStatus]:
-    """What the loaders of these folders say of this table, which may have been moved since."""
-    told = [read_status(root / LOADER_STATUS_FILE) for root in stagings]
-    return [
-        one for one in told
-        if one is not None and (_is_of(one.known_of or one.target, table) or one.is_of(table_id))
-    ]  # fmt: skip
-
-
 def _is_of(target: str, table: Place) -> bool:
-    """Whether a loader's status is of this table."""
+    """Whether that target in a loader's status is this table; it may have been moved since, and is known by its id then."""
     return Path(target).resolve() == table.resolve() if isinstance(table, Path) else target == str(table)
 
 

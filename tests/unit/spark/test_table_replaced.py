@@ -174,6 +174,28 @@ def test_a_backup_that_was_put_at_another_place(world: World, tmp_path: Path, fo
     assert (report.batches_lost, fates(report, bills)) == (1, {Fate.UNKNOWN: ((0, 1),)})
 
 
+class Busy(type(Path())):
+    """A table's folder: each time that it was listed a loader commits."""
+
+    commit: Any
+
+    def iterdir(self) -> Any:
+        listed = list(super().iterdir())
+        self.commit()
+        return iter(listed)
+
+
+def test_a_batch_that_is_loaded_while_the_table_is_looked_at_is_not_missed(world: World) -> None:
+    """What loaders say is read before the table, which has as many batches then, or more."""
+    assert load(world, "pyarrow", 0) == ""
+    offsets = iter(range(1, 100))
+    looked_at = Busy(world.table)
+    looked_at.commit = lambda: load(world, "pyarrow", next(offsets))
+    facts, _ = table_facts(looked_at, world.roots[:1])
+    assert next(offsets) > 2, "it was loaded meanwhile"
+    assert reconcile(facts, None).batches is None
+
+
 def test_a_table_that_was_moved_goes_on_and_another_one_begins(world: World, tmp_path: Path) -> None:
     for offset in range(2):
         assert load(world, "pyarrow", offset) == ""
