@@ -25,7 +25,7 @@ COMMIT_S: Final = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _BOUNDS: Final = (*map(str, COMMIT_S), "+Inf")
 TOPICS_MAX: Final = 200
 """Topics that are noted; more are as good as all, and the file is written every second."""
-_OF_TABLE: Final = ("batch_id", "plan", "table", "topics", "batches_total", "rows_total")
+_OF_TABLE: Final = ("batch_id", "plan", "began", "table", "topics", "batches_total", "rows_total")
 STARTING, WAITING, LOADING, STOPPED, FAILED = "starting", "waiting", "loading", "stopped", "failed"
 
 
@@ -34,7 +34,8 @@ class LoaderStatus:
     """The fields of loader.json. Times are wall-clock milliseconds since 1970, unless the name says seconds.
 
     `restarts`: starts after an end that was not in order. `batch_id`: the table's last batch that this folder loaded.
-    `plan`: the id of the plan that became that batch; `table`: the id of that table (TableState). Empty: not known.
+    `plan`: the id of the plan that became that batch; `began`: that of the first batch in `batches_total`, by which a copy of
+    the folder is known; `table`: the id of that table (TableState). Empty: not known.
     `batches_lost`: of a table that was removed or taken back, and without which it was gone on (`load --table-replaced`).
     `topics`: those of the table, as of the last batch that this folder loaded; `topics_lost`: those of which batches may be
     lost. None: it can be any. `known_of`: the target of which all these are known, until it is known whether what is at
@@ -56,6 +57,7 @@ class LoaderStatus:
     restarts: int = 0
     batch_id: int = 0
     plan: str = ""
+    began: str = ""
     table: str = ""
     known_of: str = ""
     batches_total: int = 0
@@ -134,7 +136,7 @@ class StatusFile:
         status = self.status
         status.table, status.plan = table, plan
         status.topics_lost = topics_of([topics, *([status.topics_lost] if status.batches_lost else [])])
-        status.batch_id, status.batches_total = batch, 0
+        status.batch_id, status.batches_total, status.began = batch, 0, ""
         status.batches_lost += lost
 
     def write(self, now_ms: int) -> None:
@@ -162,7 +164,12 @@ def batches_made(statuses: Iterable[LoaderStatus], state: TableState) -> int:
 
 
 def _made(told: list[LoaderStatus]) -> int:
-    return max([sum(one.batches_total for one in told), *(one.batch_id for one in told)], default=0)
+    """A folder and its copies have their first batches in common: of these the one that has made the most counts."""
+    most: dict[str | int, int] = {}
+    for place, one in enumerate(told):
+        began = one.began or one.plan or place
+        most[began] = max(most.get(began, 0), one.batches_total)
+    return max([sum(most.values()), *(one.batch_id for one in told)], default=0)
 
 
 def topics_of(told: Iterable[Iterable[str] | None]) -> list[str] | None:

@@ -338,7 +338,7 @@ class Work:
         with self._telling:
             status = self._status.status
             status.batch_id, status.topics = report.batch, topics_of([loader.topics])
-            status.table, status.plan = loader.table, loader.plan
+            status.table, status.plan, status.began = loader.table, loader.plan, status.began or loader.plan
             status.batches_total += 1
             status.rows_total += report.rows
             status.committed(report.commit_s)

@@ -174,6 +174,19 @@ def test_a_backup_that_was_put_at_another_place(world: World, tmp_path: Path, fo
     assert (report.batches_lost, fates(report, bills)) == (1, {Fate.UNKNOWN: ((0, 1),)})
 
 
+def test_the_batches_of_a_folder_and_of_its_copy_are_counted_once(world: World) -> None:
+    """As where the state of a host was copied to another one, and reconcile looks into both."""
+    for offset in range(2):
+        assert load(world, "pyarrow", offset) == ""
+    shutil.copytree(*world.roots)
+    assert compared(world, 2).fine
+    for offset, at in enumerate((0, 0, 1), 2):
+        assert load(world, "pyarrow", offset, at=at) == ""
+        assert compared(world, offset + 1).fine
+    shutil.rmtree(world.table / "batch_id=5")
+    assert compared(world, 5).batches == (4, 5)
+
+
 class Busy(type(Path())):
     """A table's folder: each time that it was listed a loader commits."""
 
