@@ -79,7 +79,10 @@ class GuestWriter(SparkWriter):
     def check(self) -> None:
         """Look whether the session is still there. Raises SparkDiedError."""
         if self.session is not None and not self.session.alive():
-            raise SparkDiedError("the Spark session was stopped: the segments stay")
+            raise SparkDiedError(self._death())
+
+    def _death(self) -> str:
+        return "the Spark session was stopped: the segments stay"
 
 
 def session_of(given: Any) -> SparkSession:

@@ -14,7 +14,8 @@ from pyspark.sql.types import BinaryType, DecimalType, LongType, StringType, Str
 from rocketcrew.remoting.errors import UsageError
 from rocketcrew.spark.config import PLAN_TRIGGERS, LoaderConfig
 from rocketcrew.spark.connect import ConnectSession, as_told, endpoint, is_remote, open_connect, refused, shown
-from rocketcrew.spark.errors import LoaderError, SparkStartError
+from rocketcrew.spark.errors import LoaderError, SparkDiedError, SparkStartError
+from rocketcrew.spark.guest import GuestWriter
 from rocketcrew.spark.session import SessionSettings
 from rocketcrew.spark.spark_writer import SparkWriter
 
@@ -53,6 +54,7 @@ def test_of_a_master_with_a_token_only_the_address_is_shown() -> None:
         ("UNAUTHENTICATED", "Invalid authentication token", "Give its token: SPARK_CONNECT_AUTHENTICATE_TOKEN"),
         ("UNAVAILABLE", "Tls handshake failed: error:100000f7:WRONG_VERSION_NUMBER: OK", "It speaks no TLS"),
         ("UNAVAILABLE", "Stream removed", "Results stay safe"),
+        ("INTERNAL", "no room\nand more of it", "Results stay safe"),
     ],
 )
 def test_what_grpc_says_is_passed_on(status: str, details: str, hint: str) -> None:
@@ -60,7 +62,7 @@ def test_what_grpc_says_is_passed_on(status: str, details: str, hint: str) -> No
         f'<_InactiveRpcError of RPC that terminated with:\n\tstatus = StatusCode.{status}\n\tdetails = "{details}"\n>'
     )
     said = str(refused("sc://h:1/;token=secret", RuntimeError(text), 0))
-    assert said.startswith(f"the Spark Connect server sc://h:1 gives no session: {details}. {hint}")
+    assert said.startswith(f"the Spark Connect server sc://h:1 gives no session: {details.splitlines()[0]}. {hint}")
 
 
 def test_nobody_is_there() -> None:
@@ -110,6 +112,39 @@ def test_a_job_that_fails_there_names_no_log_of_ours(tmp_path: Path) -> None:
     assert str(failed.value) == (
         "the Spark job failed: no room. The log of the Spark Connect server sc://h:1 says more; the segments stay"
     )
+
+
+class Notebook(Server):
+    """In place of somebody's session: itself, its context, and both in its JVM."""
+
+    master, stopped = "yarn", False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sparkContext = self._jsc = self
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: {
+            "sc": self,
+            "newSession": self,
+            "isStopped": self.stopped,
+            "getConf": self,
+            "getAll": (),
+        }.get(name)
+
+
+def test_a_job_whose_session_was_stopped_by_its_owner(tmp_path: Path) -> None:
+    session: Any = Notebook()
+    writer = GuestWriter(session, tmp_path)
+    writer.start()
+
+    def job(*_: object) -> None:
+        session.stopped = True
+        raise RuntimeError("SparkContext was shut down")
+
+    with pytest.raises(SparkDiedError) as failed:
+        writer.job("a job", job)
+    assert str(failed.value) == "the Spark session was stopped: the segments stay"
 
 
 @pytest.mark.parametrize(("format_", "target"), [("iceberg-spark", "table"), ("parquet", "hdfs://name:8020/table")])
