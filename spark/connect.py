@@ -44,8 +44,8 @@ STATIC = "CANNOT_MODIFY_STATIC_CONFIG"
 NO_SUCH_PATH = "PATH_NOT_FOUND"
 PLAIN_ANSWER = "WRONG_VERSION_NUMBER"
 """What TLS says of an answer that is none of TLS."""
-_DETAILS = re.compile(r'^\s*details = "(.+)"$', re.MULTILINE)
-"""In the text of an error of gRPC: what it says of itself."""
+_DETAILS = re.compile(r'^\s*details = "(.+?)"?$', re.MULTILINE)
+"""In the text of an error of gRPC: what it says of itself, the first line of it."""
 _MODE = "SPARK_CONNECT_MODE_ENABLED"
 """What makes `pyspark.sql.functions`, in a user's function, those of Connect."""
 FORMAT_CONF = {
