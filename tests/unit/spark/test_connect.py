@@ -124,13 +124,18 @@ class Notebook(Server):
         self.sparkContext = self._jsc = self
 
     def __getattr__(self, name: str) -> Any:
-        return lambda *_: {
+        told: dict[str, Any] = {
             "sc": self,
             "newSession": self,
             "isStopped": self.stopped,
             "getConf": self,
             "getAll": (),
-        }.get(name)
+        }
+
+        def answer(*_: object) -> Any:
+            return told.get(name)
+
+        return answer
 
 
 def test_a_job_whose_session_was_stopped_by_its_owner(tmp_path: Path) -> None:
