@@ -33,7 +33,7 @@ from ..remoting.errors import UsageError
 from ..source.offsets import Offsets
 from ..spark.staging import Staging
 from ..workers.loading import HandlerLoadError
-from .home import FAILED_DIR, MANIFEST, SEEN_DIR, Home, State, move_into
+from .home import FAILED_DIR, MANIFEST, SEEN_DIR, Home, Reached, State, move_into
 from .planned import Planned, done_before, ends_after
 from .spec import REPORT_SCHEMA, Report, TaskSpec
 from .task import run_tasks
@@ -73,7 +73,14 @@ class Batches:
     """Runs batches of one stream, one after the other."""
 
     def __init__(
-        self, home: Home, staging: Staging, spec: TaskSpec, *, send: Send, load: Callable[[], int], job: Job = spark_job
+        self,
+        home: Home,
+        staging: Staging,
+        spec: TaskSpec,
+        *,
+        send: Send,
+        load: Callable[[], Reached],
+        job: Job = spark_job,
     ) -> None:
         """`load` loads what is in the staging folder and returns the table's batch number."""
         self._home = home
@@ -121,9 +128,9 @@ class Batches:
         failed = [self._send(folder / FAILED_DIR / report.failures) for report in reports if report.failures]
         outcomes = Outcomes.union([*failed, *(report.outcomes for report in reports)])
         self._move(folder, frozen.name, reports, outcomes)
-        table_batch = self._load()
+        reached = self._load()
         ends = ends_after(state.ends, frozen.planned)
-        state = State(state.query, max(batch, state.done), table_batch, ends)
+        state = State(state.query, max(batch, state.done), reached, ends)
         self._home.write_state(state)
         remove_tree(folder)
         _log.info(

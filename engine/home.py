@@ -2,7 +2,7 @@
 
 lock             flock: one driver for a group and folder
 checkpoint/      Spark's: offsets of the stream. It alone says where the next batch begins
-state.json       the last batch of that stream that is in the table, up to where each queue is done, the table's batch number
+state.json       the last batch of that stream that is in the table, up to where each queue is done, what the table reached
 starting.json    where the stream begins, until the checkpoint says more; also in queues that were there at a later start
 batches/<n>/     a batch on its way: open/ (segments), failed/ (messages), hands/, then manifest.json
 segments/        a staging folder as that of a supervisor's slot: what the loader's steps load (spark/staging.py)
@@ -21,7 +21,7 @@ import stat
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -49,13 +49,22 @@ NOT_OTHERS = 0o022
 _log = structlog.get_logger("rocketcrew.engine")
 
 
+class Reached(NamedTuple):
+    """What the table is known to have reached: its batch number, its id, and the plan that became that batch (TableState).
+    Empty: not known, as an earlier version did not note them."""
+
+    batch: int = 0
+    table: str = ""
+    plan: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """What is done of a stream; `ends`: up to where, of each queue."""
 
     query: str
     done: int
-    table_batch: int
+    reached: Reached
     ends: Offsets
 
     def knows(self, planned: Planned) -> bool:
@@ -169,19 +178,19 @@ class Home:
         if state.query != query:
             for folder in self.batches.iterdir():
                 remove_tree(folder)
-            state = State(query, -1, state.table_batch, {})
+            state = State(query, -1, state.reached, {})
             self.write_state(state)
         return state
 
-    def table_batch(self) -> int:
-        """The table's batch number after the last one of ours."""
-        return self._state().table_batch
+    def reached(self) -> Reached:
+        """What the table had reached after the last batch of ours."""
+        return self._state().reached
 
     def write_state(self, state: State) -> None:
         """Note what is done: in the table, failures sent."""
         told = {
-            "version": STATE_VERSION, "query": state.query, "done": state.done, "table_batch": state.table_batch,
-            "ends": to_json(state.ends),
+            "version": STATE_VERSION, "query": state.query, "done": state.done, "table_batch": state.reached.batch,
+            "table": state.reached.table, "plan": state.reached.plan, "ends": to_json(state.ends),
         }  # fmt: skip
         write_atomically(self._state_path, json.dumps(told) + "\n", durable=True)
 
@@ -201,9 +210,10 @@ class Home:
         try:
             told: dict[str, Any] = json.loads(self._state_path.read_text())
             check_version(told["version"], STATE_VERSION, self._state_path)
-            return State(str(told["query"]), int(told["done"]), int(told["table_batch"]), from_json(told["ends"]))
+            reached = Reached(int(told["table_batch"]), str(told.get("table", "")), str(told.get("plan", "")))
+            return State(str(told["query"]), int(told["done"]), reached, from_json(told["ends"]))
         except FileNotFoundError:
-            return State("", -1, 0, {})
+            return State("", -1, Reached(), {})
         except LaterVersionError:
             raise
         except (ValueError, KeyError, TypeError, UsageError) as error:

@@ -183,7 +183,7 @@ class Stream:
         session = self._writer.session
         assert session is not None, "start() makes a session or raises"
         with asking(self._writer):
-            self._table = Table(self._config, self._staging, self._writer, self._home.table_batch)
+            self._table = Table(self._config, self._staging, self._writer, self._home.reached)
             self._table.recover()
             spark: Any = session.spark
             sent = ship(spark.sparkContext, self._spec.handler.module, settings.engine.py_files, self._home.ship)

@@ -27,6 +27,7 @@ from ..supervisor.loader_child import where
 from ..workers.boot import TableSpec
 from ..workers.ddl import as_schema
 from ..workers.table_fit import check_fits
+from .home import Reached
 
 TASK_FAILURES_MAX = "64"
 """How often Spark repeats a task: each death that one message costs is a failure of its task (hands.py)."""
@@ -76,26 +77,24 @@ class Table:
     """The loader's steps over one staging folder. `writer` has the driver's session."""
 
     def __init__(
-        self, config: LoaderConfig, staging: Staging, writer: SparkWriter, known_batch: Callable[[], int]
+        self, config: LoaderConfig, staging: Staging, writer: SparkWriter, known: Callable[[], Reached]
     ) -> None:
         self._threads = ThreadPoolExecutor(max(2, config.cores), "table")
         target_writer = make_writer(config) if config.format in (ARROW, DELTA_RS, ICEBERG) else writer
-        self._known_batch = known_batch
+        self._known = known
         self._target = make_target(config, target_writer, self._threads)
         self._loader = make_loader(config, staging, self._target, self._threads, table_replaced=ANEW)
 
     def recover(self) -> None:
         """Take up what an earlier run left half done. Raises LoaderError."""
-        self._loader.recover(self._known_batch())
+        self._loader.recover(*self._known())
 
-    def load(self) -> int:
-        """Load all that is staged; the table's batch number afterwards. Raises LoaderError."""
-        batch = self._known_batch()
+    def load(self) -> Reached:
+        """Load all that is staged; what the table has reached then. Raises LoaderError."""
         for report in self._loader.drain(wall_ms, lambda: False):
-            batch = report.batch
-            _log.info("batch_loaded", batch=batch, rows=report.rows, rows_dropped=report.rows_dropped,
+            _log.info("batch_loaded", batch=report.batch, rows=report.rows, rows_dropped=report.rows_dropped,
                       duration_ms=round(report.seconds * 1000))  # fmt: skip
-        return batch
+        return Reached(self._loader.batch, self._loader.table, self._loader.plan)
 
     def close(self) -> None:
         """End the threads, and let the table's next loader in."""

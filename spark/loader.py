@@ -141,7 +141,8 @@ class Loader:
         """What outcomes say of holes, and the state of the table by which that is so."""
         self._started = False
         self._early = Early()
-        self._known_batch = 0
+        self.batch = 0
+        """What the table is known to have reached: its batch number."""
         self.table = ""
         """The id of the table, as TableState has it, as far as it is known."""
         self.plan = ""
@@ -160,7 +161,7 @@ class Loader:
         became that batch. Raises LoaderError when it has fewer or is another one: it was deleted or swapped under us, and
         going on would hide which records are missing.
         """
-        self._known_batch, self.table, self.plan = known_batch, known_table, known_plan
+        self.batch, self.table, self.plan = known_batch, known_table, known_plan
         self._staging.set_damaged_aside()
         self._target.sweep()
         state = self._state()
@@ -178,23 +179,23 @@ class Loader:
     def _state(self) -> TableState:
         """The table's state, which never goes back: also not under a loader that runs on for weeks."""
         state = self._target.state()
-        if state.batch < self._known_batch:
+        if state.batch < self.batch:
             raise LoaderError(
-                f"the table had reached batch {self._known_batch}, and is now at {state.batch}: it was removed, replaced or"
+                f"the table had reached batch {self.batch}, and is now at {state.batch}: it was removed, replaced or"
                 f" taken back. {self._table_replaced}"
             )
         if is_another(self.table, state.table):
             raise LoaderError(
-                f"the table had reached batch {self._known_batch}, and there is another one in its place, at batch"
+                f"the table had reached batch {self.batch}, and there is another one in its place, at batch"
                 f" {state.batch}: it was removed or replaced. {self._table_replaced}"
             )
-        if is_another(self.plan, state.plan_of(self._known_batch)):
+        if is_another(self.plan, state.plan_of(self.batch)):
             raise LoaderError(
-                f"the table is at batch {state.batch}, and its batch {self._known_batch} is not the one that it had reached:"
+                f"the table is at batch {state.batch}, and its batch {self.batch} is not the one that it had reached:"
                 " it was taken back, as by a copy that was put in its place, and others have loaded on from there, or it was"
                 f" replaced. {self._table_replaced}"
             )
-        self._known_batch, self.plan, self.table = state.batch, state.plan_id, state.table or self.table
+        self.batch, self.plan, self.table = state.batch, state.plan_id, state.table or self.table
         return state
 
     def _recover_plan(self, plan: Plan, state: TableState) -> None:
@@ -502,7 +503,7 @@ class Loader:
                 raise
             self._after_full_disk(plan)
             return None
-        self._races_lost, self._known_batch, self.plan = 0, plan.batch, plan.id
+        self._races_lost, self.batch, self.plan = 0, plan.batch, plan.id
         if plan.batch == 1:  # before, there was none that had an id
             self.table = self._target.state().table
         self.topics = frozenset(key.topic for key in accounts.loaded.queues)

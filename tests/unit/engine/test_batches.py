@@ -16,7 +16,7 @@ import structlog
 from rocketcrew.durable.intervals import IntervalSet, OffsetSet, QueueKey
 from rocketcrew.durable.outcomes import NO_ROWS, SENT_BACK, SETTLED, Outcomes
 from rocketcrew.engine.batches import Batches, spark_job
-from rocketcrew.engine.home import TASK_DIRS, Home, State, own_files
+from rocketcrew.engine.home import TASK_DIRS, Home, Reached, State, own_files
 from rocketcrew.engine.planned import Planned
 from rocketcrew.engine.spec import Report, TaskSpec
 from rocketcrew.engine.task import run_task
@@ -85,14 +85,14 @@ class World:
         offset = int(path.parent.parent.name) * 10
         return outcome(SENT_BACK, offset + 9, offset + 10)
 
-    def load(self) -> int:
+    def load(self) -> Reached:
         ready = Staging(self.home.segments).list_ready()
         self.stop_at("moved")
         self.loaded.append([file.path.name for file in ready])
         for file in ready:
             file.path.unlink()
         self.stop_at("loaded")
-        return 41 + len(self.loaded)
+        return Reached(41 + len(self.loaded), "table", f"plan {len(self.loaded)}")
 
     def stop_at(self, point: str) -> None:
         if self.crash == point:
@@ -113,7 +113,7 @@ def test_a_batch_goes_its_way_and_is_known_afterwards(tmp_path: Path) -> None:
     world.run(1)
     assert (world.jobs, world.sent) == ([0, 1], ["0", "1"])
     assert world.loaded == [["x-1.arrows"], ["x-1.arrows"]]
-    assert (world.home.state("q1").done, world.home.table_batch()) == (1, 43)
+    assert (world.home.state("q1").done, world.home.reached()) == (1, Reached(43, "table", "plan 2"))
     assert not list(world.home.batches.iterdir())
     staging = Staging(world.home.segments)
     noted = staging.noted()[1]
@@ -258,7 +258,7 @@ def test_of_a_group_s_data_folder_it_may_write_what_tasks_write_into_and_nothing
         home = Home(data_dir, "g")
         folder = home.batches / "0"
         home.make_task_folders(folder)
-        home.write_state(State("q1", 0, 0, {}))
+        home.write_state(State("q1", 0, Reached(), {}))
         home.checkpoint.mkdir()
     inside = [folder / name for name in TASK_DIRS]
     above = [folder, home.batches, home.root, data_dir / "g", home.segments]
