@@ -69,7 +69,7 @@ LARGE_WORLDS = {
         "concurrent",
         frozenset({
             "concurrent: a large chunk", "concurrent: a report was held", "rows were held for those of others",
-            "messages of a large chunk were taken back", "finished messages were read off a cell",
+            "finished messages were read off a cell",
         }),
     ),
     "queues in order": LargeWorld("queue", frozenset({"queue: a large chunk", "queue: a report was held"})),

@@ -105,7 +105,7 @@ class SimMember:
         self._cells_count_from = 1
         """The first chunk of which what the cells show counts."""
         self._taken_over = dead
-        self._known_at_start = self._known_on_disk()
+        self._known_at_start = self._known_on_disk(folder, *dead)
         for other in dead:
             self._adopt(other)
         self.sealed_unnoted = {
@@ -199,10 +199,11 @@ class SimMember:
         except JournalError as error:
             raise Violation(f"{self.client_id} cannot start: {error}") from error
 
-    def _known_on_disk(self) -> dict[MessageQueue, Intervals]:
-        """What the journals of this slot and of those that it takes over know as finished, sealed or not."""
+    @staticmethod
+    def _known_on_disk(*folders: Folder) -> dict[MessageQueue, Intervals]:
+        """What the journals of these slots know as finished, sealed or not."""
         journal = JournalState()
-        for folder in (self.folder, *self._taken_over):
+        for folder in folders:
             journal.merge(replay(bytes(folder.journal), "journal")[0])
         known: dict[MessageQueue, Intervals] = {}
         for mq, log in journal.queues.items():
@@ -213,8 +214,9 @@ class SimMember:
         return known
 
     def _check_failed_start(self) -> None:
-        """A start that failed, or was killed before its workers were ready, forgets nothing of what dead slots knew."""
-        now = self._known_on_disk()
+        """A start that failed, or was killed before its workers were ready, forgets nothing of what dead slots knew: those
+        may be another member's by now."""
+        now = self._known_on_disk(self.folder)
         for mq, before in self._known_at_start.items():
             after = now.get(mq, Intervals())
             if any(at not in after for start, end in before.pairs() for at in range(start, end)):

@@ -159,7 +159,7 @@ PLANTED_PROCESS = {
         ForgetsInMemory, 40, (*COMING_AND_GOING, "kill member", "reset back"), SEVERAL | {"slow": 0.05}
     ),
     "journal left beside what was taken": Planted(
-        LeavesTheJournal, 40, ("kill member", TAKES, "start member"), SEVERAL | {"slow": 0.15, "restart_ms": 300.0}
+        LeavesTheJournal, 120, ("kill member", TAKES, "start member"), SEVERAL | {"slow": 0.15, "restart_ms": 300.0}
     ),
     "journal of a dead slot removed too early": Planted(
         UnlinksFirst, 40, (BOOTS, "kill member"), SEVERAL | {"slow": 0.05}
