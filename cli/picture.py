@@ -9,6 +9,7 @@ from ..conf.printed import command_line, counted
 from ..remoting.names import RETRY_PREFIX
 from ..remoting.subscription import EXPRESSION_TAG
 from ..spark.status import LOADING, WAITING
+from .tables import in_one_line
 
 
 def head_of(found: dict[str, Any], known: Sequence[str] = ()) -> list[str]:
@@ -71,10 +72,10 @@ def _last_failure(found: dict[str, Any]) -> list[str]:
     if not found.get("recent_failures"):
         return []
     newest = found["recent_failures"][0]
-    error = newest["error"].partition("\n")[0]
     became = newest["outcome"].replace("_", " ") + (f", {newest['times']} times" if newest["times"] > 1 else "")
     place = f"{newest['topic']}/{newest['broker']}/{newest['queue_id']}@{newest['offset']}"
-    return [f"last failure {newest['age_s']:.0f} s ago ({became}): {place} {error}"]
+    # Whole: the place of the error is its end, and what is wrong with a body often stands in the lines below the first.
+    return [f"last failure {newest['age_s']:.0f} s ago ({became}): {place} {in_one_line(newest['error'])}"]
 
 
 def _troubles(found: dict[str, Any], known: Sequence[str]) -> list[str]:

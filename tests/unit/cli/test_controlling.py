@@ -117,13 +117,13 @@ def test_the_status_says_what_somebody_has_to_look_at(more: dict[str, dict[str, 
 
 def test_the_status_says_why_the_newest_message_failed() -> None:
     failure = {"topic": "t", "broker": "b", "queue_id": 0, "offset": 17, "outcome": "dead_letter", "times": 1,
-               "error": "OSError: no route\nto the database", "age_s": 3.2}  # fmt: skip
+               "error": "OSError: no route\nto the database (shop.py:8)", "age_s": 3.2}  # fmt: skip
     assert "last failure" not in text_of(status())
     older = failure | {"error": "KeyError: 1"}
     said = text_of(status(recent_failures=[failure, older])).splitlines()
-    assert "last failure 3 s ago (dead letter): t/b/0@17 OSError: no route" in said
+    assert "last failure 3 s ago (dead letter): t/b/0@17 OSError: no route\\nto the database (shop.py:8)" in said
     said = text_of(status(recent_failures=[failure | {"outcome": "held", "times": 4}])).splitlines()
-    assert "last failure 3 s ago (held, 4 times): t/b/0@17 OSError: no route" in said
+    assert "last failure 3 s ago (held, 4 times): t/b/0@17 OSError: no route\\nto the database (shop.py:8)" in said
 
 
 def test_command_lines_of_the_status_find_the_brokers_and_the_folder_that_it_was_found_in(tmp_path: Path) -> None:
