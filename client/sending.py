@@ -5,8 +5,9 @@ again: no connection, no answer, and the refusals of `SendRules.retry_codes`; a 
 could not be reached may be elsewhere now, and so may be what takes nothing: a master that was made a slave by hand stays
 there, and says that it is busy. Where, is asked for later attempts and sends. An attempt waits for that only where it goes to
 a broker again that was lost before, for one question that was asked since (where that took nothing, for none but the one
-under way: most are busy indeed), or to one whose address is not known; and for half of the time that is left at most. An
-attempt that was lost may have been stored: a retried message can arrive twice, with one message id (UNIQ_KEY).
+under way, and no longer than name servers take that are there: most are busy indeed), or to one whose address is not known;
+and for half of the time that is left at most. An attempt that was lost may have been stored: a retried message can arrive
+twice, with one message id (UNIQ_KEY).
 
 Sources: client/impl/producer/DefaultMQProducerImpl.java (sendDefaultImpl, sendKernelImpl, sendSelectImpl).
 """
@@ -28,7 +29,7 @@ from ..remoting.errors import RETRIABLE_CODES, BrokerError, RocketcrewError, Tim
 from ..remoting.headers import MaxOffset
 from ..remoting.queues import MessageQueue
 from .asking import may_be_elsewhere, refusal
-from .cluster import Cluster
+from .cluster import IN_VAIN_S, Cluster
 from .faults import LatencyFaults
 from .logs import get_logger
 from .outgoing import Prepared, SendOptions
@@ -228,7 +229,9 @@ class Sender:
         mq = self._choose(prepared, await self.queues(prepared.topic, left_s()), selector, avoid)
         if mq.broker_name not in lost:
             return mq
-        await self._cluster.looked(prepared.topic, mq.broker_name, *lost[mq.broker_name], left_s() / 2)
+        address, lost_s = lost[mq.broker_name]
+        wait_s = left_s() / 2 if lost_s > -inf else min(left_s() / 2, IN_VAIN_S)
+        await self._cluster.looked(prepared.topic, mq.broker_name, address, lost_s, wait_s)
         queues = await self.queues(prepared.topic, left_s())
         return mq if mq in queues else self._choose(prepared, queues, selector, avoid)
 

@@ -73,6 +73,22 @@ async def test_a_send_to_a_busy_broker_that_was_just_asked_for_is_tried_again_at
         assert (len(broker.requests), len(name_server.requests)) == (3, 1)
 
 
+async def test_a_send_to_a_busy_broker_does_not_wait_for_a_name_server_that_is_silent(make_peer):
+    """Each send took three quarters of its time, where it had failed at once."""
+    now_s = [0.0]
+    async with (
+        make_peer(lambda command: command.response(ResponseCode.SYSTEM_BUSY)) as broker,
+        make_peer(Moves(broker.address, None)) as name_server,
+        producing(name_server, lambda: now_s[0]) as producer,
+    ):
+        await producer.cluster.route(TOPIC)
+        now_s[0] = 2.0
+        with pytest.raises(BrokerError, match="sent 3 times"):
+            await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
+        assert len(name_server.requests) == 2
+        assert not producer.cluster.is_settled, "it is still asked"
+
+
 async def test_a_send_does_not_wait_to_its_end_for_a_name_server_that_is_away(make_peer, closed_port):
     times = itertools.count(1000)
     async with (
