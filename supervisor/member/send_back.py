@@ -107,8 +107,6 @@ class SendBacks:
             return True
         except RocketcrewError as error:
             log.warning("resend_failed", **queue_keys(action.mq), error=str(error), attempt=action.attempt)
-            if may_be_elsewhere(error):
-                self._cluster.look_again(RETRY_PREFIX + self._group)
             by_send_back = action.mode is Mode.LAST_ATTEMPT and await self._is_for_its_broker(action, message, error)
         return by_send_back and await self._taken_by_its_broker(action, record, message)
 
@@ -233,8 +231,19 @@ class SendBacks:
     async def _send(
         self, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
     ) -> None:
-        """To a queue of the retry topic, with the message's body and birth flags."""
+        """To the retry topic. Where no broker takes it, it is asked where their masters are, for what comes later."""
         topic = RETRY_PREFIX + self._group
+        try:
+            await self._to_a_queue_of(topic, message, properties, times, max_reconsume_times)
+        except RocketcrewError as error:
+            if may_be_elsewhere(error):
+                self._cluster.look_again(topic)
+            raise
+
+    async def _to_a_queue_of(
+        self, topic: str, message: StoredMessage, properties: Mapping[str, str], times: int, max_reconsume_times: int
+    ) -> None:
+        """With the message's body and birth flags."""
         queues = await self._cluster.queues_to_write(topic)
         if not queues:
             raise _UnwritableError(topic, "the route of this topic names no broker that can be written")

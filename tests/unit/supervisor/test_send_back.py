@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,18 +109,19 @@ def play(scene: Callable[[Scene], Awaitable[None]], limit: int = -1) -> None:
     asyncio.run(run())
 
 
-def test_where_a_master_of_before_takes_nothing_it_is_looked_for() -> None:
+@pytest.mark.parametrize("what", [{}, {"level": -1, "facts": {"error": "killed"}}])
+def test_where_a_master_of_before_takes_nothing_it_is_looked_for(what: dict[str, Any]) -> None:
     """It was made a slave, and is read from as before: until the next poll each failed message was refused."""
 
     async def scene(s: Scene) -> None:
         message = await s.send()
         s.refused = {SEND_BACK: ResponseCode.SYSTEM_ERROR, SEND: ResponseCode.SYSTEM_BUSY}
         s.broker.name_server_intercepts.append(lambda command: questions.append(command.code))
-        assert not await s.give(message)  # which makes the retry topic's route known
+        assert not await s.give(message, **what)  # which makes the retry topic's route known
         later_s = s.cluster.clock() + 2.0
         s.cluster.clock = lambda: later_s
         questions.clear()
-        assert not await s.give(message)
+        assert not await s.give(message, **what)
         await s.cluster.settled()
         assert questions.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
 
