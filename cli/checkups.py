@@ -346,7 +346,7 @@ def _retries(facts: Facts) -> Iterator[Finding]:
         needed = needed or PERM_WRITE
         closed = set(_without(topic, PERM_READ)) if needed & PERM_READ else set[str]()
         # From a broker whose slave acts as master the name server takes that right (RouteInfoManager.java, registerBroker).
-        closed.update(broker for broker in _without(topic, PERM_WRITE) if broker not in facts.masterless)
+        closed.update(broker for broker in _without(topic, PERM_WRITE) if facts.masterless.get(broker) != 0)
         todo = f"`mqadmin updateTopicPerm -t {topic.typed} -p 6`"
         if topic.refused:
             yield _refused(check, topic)
