@@ -76,9 +76,7 @@ class Heartbeats:
         self.arm()
 
     def now(self) -> None:
-        """Send a round soon: at once, or after the one that runs. None after the sign-off: it would join the group again."""
-        if self._signed_off:
-            return
+        """Send a round soon: at once, or after the one that runs."""
         if self._running:
             self._again = True
         else:
@@ -126,6 +124,9 @@ class Heartbeats:
             raise next(iter(failures.values()))
 
     async def _greet(self, address: str, data: HeartbeatData) -> None:
+        """Nobody is greeted after the sign-off, also by a look-up that was under way: it would join the group again."""
+        if self._signed_off:
+            return
         self._greeting.add(address)
         try:
             await self._operations.heartbeat(address, data, timeout_ms=self._timeout_ms)
@@ -203,7 +204,7 @@ class Heartbeats:
 
     async def sign_off(self, client_id: str, group: str, producer_group: str | None = None) -> None:
         """Sign off at every broker, so that the group rebalances at once. Brokers that are away find out alone."""
-        self._signed_off, self._again = True, False
+        self._signed_off = True
         await asyncio.gather(
             *(
                 self._operations.unregister(

@@ -245,6 +245,22 @@ def test_leaving_is_told_to_every_broker():
     run(work)
 
 
+def test_nothing_joins_the_group_again_after_the_sign_off():
+    """Workers may take seconds to end, with open connections: a look-up that was under way sends heartbeats by itself."""
+
+    async def work():
+        async with site() as (beats, master, slave, _, _, tasks):
+            beats.arm()
+            await beats.sign_off("me", "g", "CLIENT_INNER_PRODUCER")
+            beats.now()
+            await beats.send()
+            await asyncio.gather(*tasks)
+            for broker in (master, slave):
+                assert not broker.of(RequestCode.HEART_BEAT)
+
+    run(work)
+
+
 def test_a_member_that_every_broker_refuses_is_told():
     async def work():
         async with site() as (beats, master, slave, _, _, _):
