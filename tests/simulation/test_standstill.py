@@ -68,7 +68,7 @@ class CutOff(Away):
         member.edge.cut_off(CUT_OFF_MS)
 
 
-@pytest.mark.parametrize("seed", [1, 4, 6])
+@pytest.mark.parametrize("seed", [1, 6, 12])
 def test_no_offset_goes_back_when_it_goes_on(seed: int) -> None:
     """It committed the offset of before: all that the other had finished ran again."""
     simulation = Standstill(seed, Parts((), QUIET))
