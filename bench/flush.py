@@ -7,10 +7,10 @@ The folder decides which disk it is. One connection, 1 KiB bodies, four queues; 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import os
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -82,4 +82,6 @@ async def main(parent: Path) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path()))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", type=Path, default=Path(), metavar="FOLDER")
+    asyncio.run(main(parser.parse_args().folder))
