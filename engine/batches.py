@@ -39,6 +39,7 @@ from .spec import REPORT_SCHEMA, Report, TaskSpec
 from .task import run_tasks
 
 Send = Callable[[Path], Outcomes]
+Load = Callable[[], Reached]
 Job = Callable[[Any, TaskSpec], list[Report]]
 
 _log = structlog.get_logger("rocketcrew.engine")
@@ -73,16 +74,9 @@ class Batches:
     """Runs batches of one stream, one after the other."""
 
     def __init__(
-        self,
-        home: Home,
-        staging: Staging,
-        spec: TaskSpec,
-        *,
-        send: Send,
-        load: Callable[[], Reached],
-        job: Job = spark_job,
+        self, home: Home, staging: Staging, spec: TaskSpec, *, send: Send, load: Load, job: Job = spark_job
     ) -> None:
-        """`load` loads what is in the staging folder and returns the table's batch number."""
+        """`load` loads what is in the staging folder and returns what the table has reached."""
         self._home = home
         self._staging = staging
         self._spec = spec

@@ -13,6 +13,8 @@ LINES_MAX = 4
 """Of a failure that is none of ours: then its first ones say the most."""
 IDLE_S = 60.0
 """An executor may take half a minute to start."""
+IDLE_LOOK_S = 5.0
+"""Spark is asked for each job and stage then, which takes milliseconds."""
 _OURS = re.compile(r"^\s*(?:rocketcrew(?:\.\w+)+: |(?=rocketmq: ))(.+)")
 """The last line of a traceback that ends in an error of ours."""
 
@@ -41,6 +43,14 @@ class Idle:
     def __init__(self) -> None:
         self._since_s = -1.0
         self._told = False
+        self._due_s = 0.0
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is time to ask Spark again."""
+        due = now_s >= self._due_s
+        if due:
+            self._due_s = now_s + IDLE_LOOK_S
+        return due
 
     def look(self, now_s: float, left: int, active: int) -> bool:
         """Whether to tell of it: once, however long it lasts. `left`: tasks that are not done; `active`: those that run."""

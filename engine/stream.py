@@ -318,6 +318,9 @@ def tell_progress(query: Any, seen: int) -> int:
 
 def tell_idle(idle: Idle, context: Any) -> None:
     """Log that Spark has no executor for the tasks of its jobs: it waits for one, and says so to nobody."""
+    now_s = time.monotonic()
+    if not idle.is_due(now_s):
+        return
     left = active = 0
     try:
         tracker = context.statusTracker()
@@ -329,7 +332,7 @@ def tell_idle(idle: Idle, context: Any) -> None:
                     left, active = left + one.numTasks - one.numCompletedTasks, active + one.numActiveTasks
     except Exception as error:  # noqa: BLE001  as above
         _log.debug("no_progress", error=str(error))
-    if idle.look(time.monotonic(), left, active):
+    if idle.look(now_s, left, active):
         _log.warning("no_task_runs", tasks=left, hint="no executor takes them: see that the cluster has cores and memory for "
                      "one (spark.executor.cores, spark.executor.memory), and that it can start")  # fmt: skip
 

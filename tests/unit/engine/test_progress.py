@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rocketcrew.engine.progress import IDLE_S, Idle, reason_of, told
+from rocketcrew.engine.progress import IDLE_LOOK_S, IDLE_S, Idle, reason_of, told
 
 END = '{"orders": {"a": {"0": 10, "1": 5}}}'
 
@@ -68,3 +68,9 @@ def test_that_no_task_runs_is_told_once_for_each_time() -> None:
     assert not idle.look(4 * IDLE_S + 2, left=0, active=0)
     assert not idle.look(5 * IDLE_S, left=2, active=0)
     assert idle.look(6 * IDLE_S, left=2, active=0)
+
+
+def test_spark_is_not_asked_at_each_turn_whether_a_task_runs() -> None:
+    idle = Idle()
+    asked = [at for at in range(300) if idle.is_due(at / 10)]
+    assert asked == list(range(0, 300, int(10 * IDLE_LOOK_S)))
