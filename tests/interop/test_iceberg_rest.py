@@ -35,7 +35,7 @@ from loaders import WAIT_S, Loaders
 from needs import need
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.update import RemoveSnapshotsUpdate
-from racers import Racers
+from racers import one_has_each_batch
 from segment_helpers import Helpers, Record
 
 from rocketcrew.remoting.errors import UsageError
@@ -186,13 +186,7 @@ def test_a_late_move_of_main_after_another_loaders_batch_is_refused_by_the_serve
 
 @pytest.mark.parametrize("races", [10, pytest.param(200, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_of_two_loaders_one_has_each_batch(world: RestWorld, races: int) -> None:
-    racers = Racers(world)
-    racers.race(races)
-    assert sorted(racers.batches[0] + racers.batches[1]) == list(range(1, 2 * races + 1))
-    assert sum(loader.totals.replanned for loader in racers.loaders) == races
-    world.assert_exact()
-    for at in (0, 1):
-        world.assert_clean(at)
+    one_has_each_batch(world, races)
     facts, broken = table_facts(world.table, world.roots)
     assert (broken, reconcile(facts, None).fine) == ([], True)
 

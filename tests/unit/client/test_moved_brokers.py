@@ -61,13 +61,19 @@ async def test_a_send_that_a_master_of_before_refuses_finds_the_one_of_now(make_
         assert (result.attempts, len(slave.requests)) == (2, 1)
 
 
-async def test_a_send_to_a_busy_broker_that_was_just_asked_for_is_tried_again_at_once(make_peer):
-    now_s = [0.0]
+@contextlib.asynccontextmanager
+async def with_a_busy_broker(make_peer, clock):
+    """That broker, a name server that says where it is once, and a producer."""
     async with (
         make_peer(lambda command: command.response(ResponseCode.SYSTEM_BUSY)) as broker,
         make_peer(Moves(broker.address, None)) as name_server,
-        producing(name_server, lambda: now_s[0]) as producer,
+        producing(name_server, clock) as producer,
     ):
+        yield broker, name_server, producer
+
+
+async def test_a_send_to_a_busy_broker_that_was_just_asked_for_is_tried_again_at_once(make_peer):
+    async with with_a_busy_broker(make_peer, lambda: 0.0) as (broker, name_server, producer):
         with pytest.raises(BrokerError, match="sent 3 times"):
             await producer.send(OutgoingMessage(TOPIC, b"x"), timeout_ms=PATIENT_MS)
         assert (len(broker.requests), len(name_server.requests)) == (3, 1)
@@ -76,11 +82,7 @@ async def test_a_send_to_a_busy_broker_that_was_just_asked_for_is_tried_again_at
 async def test_a_send_to_a_busy_broker_does_not_wait_for_a_name_server_that_is_silent(make_peer):
     """Each send took three quarters of its time, where it had failed at once."""
     now_s = [0.0]
-    async with (
-        make_peer(lambda command: command.response(ResponseCode.SYSTEM_BUSY)) as broker,
-        make_peer(Moves(broker.address, None)) as name_server,
-        producing(name_server, lambda: now_s[0]) as producer,
-    ):
+    async with with_a_busy_broker(make_peer, lambda: now_s[0]) as (_, name_server, producer):
         await producer.cluster.route(TOPIC)
         now_s[0] = 2.0
         with pytest.raises(BrokerError, match="sent 3 times"):
